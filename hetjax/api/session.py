@@ -33,7 +33,7 @@ from hetjax.checkpoint.checkpoint_manager import CheckpointManager
 from hetjax.checkpoint.settings import Checkpoint
 from hetjax.data.batching import Batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.held_out import FEW, part_of, split_off
+from hetjax.data.held_out import FEW, fixed_subset, split_off
 from hetjax.engine.interruption import interruptible
 from hetjax.engine.job import Job
 from hetjax.engine.loop import Loop
@@ -114,7 +114,7 @@ class Session:
         """
         other = copy.copy(self)
         other.config = self.config.without_limits()
-        data = replace(data, test=part_of(data.test, self.config.eval_examples))
+        data = replace(data, test=fixed_subset(data.test, self.config.eval_examples))
         other._splits = {}
         other.data, other._about_data = data, _described_once(data)
         other._tests = other._evaluated(data)
@@ -123,7 +123,7 @@ class Session:
     def _evaluated(self, data: Dataset) -> dict[str, Any]:
         """The fields of a job about evaluations on the test split."""
         batches = partial(self._batches, num_classes=data.num_classes)
-        part = part_of(data.test, self.config.eval_examples)
+        part = fixed_subset(data.test, self.config.eval_examples)
         whole = [] if part is data.test else batches(data.test)
         return {
             "test": batches(part),

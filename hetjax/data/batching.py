@@ -1,8 +1,9 @@
-"""Batches of few shapes from splits of any size: buckets, padding, masks, BCOO.
+"""Batches in a few fixed shapes: buckets, padding, masks, BCOO.
 
-A batch of n examples is padded up to a bucket. There are few buckets, whose batch sizes
-are a ratio of at most 1.25 apart, each with a capacity of non-zeros (and of labels). A
-batch that overflows its bucket's capacity takes the next bucket. Padding has weight 0.
+A batch of n examples is padded up to a bucket. Batch sizes of neighboring buckets
+differ by a ratio of at most 1.25, and each bucket has a capacity of non-zeros (and of
+labels). A batch that overflows its bucket's capacity takes the next one. Padding has
+weight 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,31 +16,31 @@ import numpy as np
 import scipy.sparse as sp
 from jax.experimental.sparse import BCOO
 
-from hetjax.data.columns import gathered, sparse_leaves, stored_per_row
+from hetjax.data.columns import gather_rows, sparse_leaves, stored_per_row
 from hetjax.data.dataset import Split
 
-RATIO = 1.25  # of neighbouring bucket sizes, at most
-SPREADS = 4.0  # a capacity is the expected count + this many standard deviations
+RATIO = 1.25  # of neighboring bucket sizes, at most
+SPREADS = 4.0  # [standard deviations] that a capacity is above the expected count
 
 
 class Batch(NamedTuple):
-    """A batch for the device: B is its bucket's size, n <= B its true examples."""
+    """A batch for the device: n true examples, padded to its bucket's size B."""
 
     x: Any  # [B, ...], BCOO [B, F], or a tree of them
     y: Any  # [B, ...], BCOO [B, C] with 1/|labels| at each true label, or a tree
-    weight: Any  # [B] float32: 1 for an example with a loss; 0 for padding, or no label
+    weight: Any  # [B] float32: 1 for an example with a loss; 0 for padding or no label
     count: Any  # [] float32: n, which every mean over the batch divides by
 
 
 class Bucket(NamedTuple):
-    """A shape of batches."""
+    """The shape of a batch."""
 
     size: int  # [examples]
     capacities: tuple[int, ...] = ()  # [entries] of each sparse array of x, then of y
 
 
 def bucket_sizes(batch_size: int) -> list[int]:
-    """The sizes b, b/1.25, ..., 1 for a batch size b: rounded up, in rising order."""
+    """The sizes b, b/1.25, ..., 1 for a batch size b, rounded up, in rising order."""
     sizes = [batch_size]
     while sizes[-1] > 1:
         # rounding up keeps the ratio below RATIO, except among the smallest integers
@@ -50,8 +51,8 @@ def bucket_sizes(batch_size: int) -> list[int]:
 def make_buckets(split: Split, batch_size: int) -> tuple[Bucket, ...]:
     """The buckets for batches of up to `batch_size` examples of a split.
 
-    The bucket of size `batch_size` is followed by others of this size with growing
-    capacities, up to what the `batch_size` fullest examples need.
+    After the bucket of size `batch_size` come others of this size, with capacities that
+    grow up to the need of the `batch_size` fullest examples.
     """
     sizes = np.array(bucket_sizes(batch_size))
     counts = [np.diff(m.indptr) for m in sparse_leaves((split.x, split.y))]
@@ -88,10 +89,10 @@ def bucket_of(
     *,
     exact: bool = False,
 ) -> Bucket:
-    """The first bucket that holds some batches, the largest of n examples.
+    """The first bucket that holds each of some batches of at most n examples.
 
-    `lengths` are those of each batch: of each of its sparse arrays, the entries of
-    every row. With `exact`, the batches have n examples each, and so has the bucket.
+    `lengths`: for each batch and each of its sparse arrays, the entries of every row.
+    With `exact`, every batch has n examples, and so has the bucket.
     """
     needs = [Need.of(each) for each in lengths if each]
 
@@ -109,23 +110,23 @@ def bucket_of(
     if n > last.size:
         raise ValueError(
             f"a batch of {n} examples is larger than the largest bucket, of "
-            f"{last.size}: give a larger batch_size"
+            f"{last.size}: pass a larger batch_size"
         )
-    # An example may occur twice, if a batch ends one pass and begins the next.
+    # an example may occur twice in a batch that spans two epochs
     grown = map(_grown, last.capacities, needed(last.size))
     return Bucket(n if exact else last.size, tuple(grown))
 
 
 class Need(NamedTuple):
-    """The entries of a batch of n examples, and of the one that its padding repeats."""
+    """The entries that a batch of n examples needs, with or without padding."""
 
     n: int
-    true: list[int]  # of each sparse array
-    repeated: list[int]
+    true: list[int]  # entries of each sparse array, in all n examples
+    repeated: list[int]  # entries of each sparse array, in the example that pads
 
     @classmethod
     def of(cls, lengths: Sequence[np.ndarray]) -> "Need":
-        """`lengths`: of each sparse array, the entries of every row."""
+        """`lengths`: for each sparse array, the entries of every row."""
         shortest = _shortest(lengths)
         return cls(
             len(lengths[0]) if lengths else 0,
@@ -134,16 +135,16 @@ class Need(NamedTuple):
         )
 
     def entries(self, size: int) -> list[int]:
-        """The entries of each array once the batch is padded to `size` examples."""
+        """The entries of each array after padding to `size` examples."""
         pairs = zip(self.true, self.repeated, strict=True)
         return [e + (size - self.n) * r for e, r in pairs]
 
 
 def _shortest(lengths: Sequence[np.ndarray]) -> int:
-    """The example of a batch that its padding repeats, by its place.
+    """The index of the example that padding repeats: the one with the fewest entries.
 
-    Any will do: where the loss of the batch is finite, that of its padding then is,
-    too. The one with the fewest entries needs the least room.
+    Any example would do: if the loss of the batch is finite, that of its padding is,
+    too.
     """
     return int(np.argmin(sum(lengths)))
 
@@ -164,15 +165,15 @@ def make_batch(
 ) -> Batch:
     """The batch of these rows of a split, padded up to its bucket.
 
-    Padding repeats the batch's own examples: what a loss makes of an empty one, such as
-    x / |x|, need not be finite. Unused non-zeros have out-of-bounds indices, as in
+    Padding repeats the batch's own examples, since the loss of an empty one, as with
+    x / |x|, may not be finite. Unused non-zeros have out-of-bounds indices, as in
     BCOO. `exact` pads only non-zeros, not the number of examples (for models in which
     padding would change the batch statistics).
     """
     entries = entries_of(split, rows)
     lengths = [[e.lengths for e in entries]]
     bucket = bucket_of(buckets, len(rows), lengths, exact=exact)
-    return filled(split, rows, bucket, entries)
+    return fill_bucket(split, rows, bucket, entries)
 
 
 def make_batches(
@@ -182,7 +183,7 @@ def make_batches(
     *,
     exact: bool = False,
 ) -> Batch:
-    """Batches of equally many rows each, [K, ...], all in the bucket of the largest."""
+    """K batches of the same number of rows, [K, ...], in the bucket of the largest."""
     size = len(rows[0])
     if not split.sparse:
         bucket = size if exact else bucket_of(buckets, size).size
@@ -190,16 +191,18 @@ def make_batches(
         weight[:, :size] = 1.0
         index = np.stack([repeated(r, bucket) for r in rows])
         count = np.full(len(rows), size, np.float32)
-        x, y = gathered((split.x, split.y), index)
+        x, y = gather_rows((split.x, split.y), index)
         return Batch(x, y, weight, count)
     entries = [entries_of(split, r) for r in rows]
     lengths = [[e.lengths for e in es] for es in entries]
     bucket = bucket_of(buckets, size, lengths, exact=exact)
-    batches = [filled(split, r, bucket, e) for r, e in zip(rows, entries, strict=True)]
+    batches = [
+        fill_bucket(split, r, bucket, e) for r, e in zip(rows, entries, strict=True)
+    ]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
 
 
-def filled(
+def fill_bucket(
     split: Split, rows: np.ndarray, bucket: Bucket, entries: Sequence["Entries"]
 ) -> Batch:
     """A batch in the shape of a bucket, from the entries of its sparse arrays."""
@@ -216,7 +219,7 @@ def filled(
         entries = [*others, labels._replace(data=np.repeat(share, labels.lengths))]
     leaves, structure = jax.tree.flatten((split.x, split.y))
     dense = [leaf for leaf in leaves if not sp.issparse(leaf)]
-    found = iter(gathered(dense, repeated(rows, bucket.size)))
+    found = iter(gather_rows(dense, repeated(rows, bucket.size)))
     each = zip(entries, bucket.capacities, strict=True)
     arrays = [
         _bcoo(*next(each), (bucket.size, leaf.shape[1]))
@@ -229,12 +232,12 @@ def filled(
 
 
 def repeated(rows: np.ndarray, size: int) -> np.ndarray:
-    """The rows, repeated from the first on if there are fewer than `size`."""
+    """The rows, repeated cyclically up to `size` of them."""
     return rows if len(rows) == size else np.resize(rows, size)
 
 
 def nonzeros_counter(split: Split) -> Callable[[Sequence[np.ndarray]], list[int]]:
-    """(rows of each batch) -> the non-zeros in its inputs, for costs; 0 if dense."""
+    """Return a function: rows of each batch -> non-zeros in its inputs, 0 if dense."""
     matrices = sparse_leaves(split.x)
     if not matrices:
         return lambda rows: [0] * len(rows)
@@ -260,7 +263,7 @@ class Entries(NamedTuple):
     lengths: np.ndarray  # [rows]
 
     def repeating(self, row: int, times: int) -> "Entries":
-        """Followed by one of the rows, repeated."""
+        """The entries, followed by those of one row `times` times."""
         start = int(self.lengths[:row].sum())
         of_row = slice(start, start + int(self.lengths[row]))
         return Entries(
@@ -271,7 +274,7 @@ class Entries(NamedTuple):
 
 
 def entries_of(split: Split, rows: np.ndarray) -> list[Entries]:
-    """The stored entries of these rows, of each sparse array of x and then of y."""
+    """The stored entries of these rows, for each sparse array of x and then of y."""
     return [_entries(matrix, rows) for matrix in sparse_leaves((split.x, split.y))]
 
 
@@ -299,7 +302,7 @@ def _structure(shape: tuple[int, int]) -> Any:
     """The tree structure of a BCOO of this shape, for any capacity.
 
     BCOO's constructor would convert and check both arrays, which takes longer than a
-    small step; jit accepts NumPy arrays as they are.
+    small step. jit accepts NumPy arrays directly.
     """
     empty = jnp.zeros(0, jnp.float32), jnp.zeros((0, 2), jnp.int32)
     return jax.tree.structure(BCOO(empty, shape=shape, indices_sorted=True))

@@ -1,8 +1,8 @@
-"""Columns: what the rows of a split are read from, whatever holds them.
+"""Columns: the inputs or the targets of a split, in memory or elsewhere.
 
 A column is a tree (dictionaries, tuples, lists) of leaves with rows: NumPy arrays,
-memory maps, scipy CSR arrays, or fields of a `hetjax.data.sources.Source`. Nothing here
-copies a leaf that is not in memory; only the rows that are asked for are read.
+memory maps, scipy CSR arrays, or fields of a `hetjax.data.sources.Source`. A leaf that
+is not in memory is never copied; only requested rows are read.
 """
 
 from typing import Any
@@ -14,11 +14,11 @@ import scipy.sparse as sp
 from hetjax.data.sources import Field
 
 LARGEST = 2**31 - 1  # of an int32
-SAMPLED = 1024  # rows that stand for a column that is not in memory, in a checksum
+SAMPLED = 1024  # rows in the checksum of a column that is not in memory
 
 
-class View:
-    """Some rows of an array that is not in memory, in a given order; not a copy."""
+class RowsView:
+    """A view of some rows of an array that is not in memory, in a given order."""
 
     def __init__(self, base: Any, rows: np.ndarray):
         """`rows` [n] of `base`."""
@@ -44,16 +44,16 @@ def sparse_leaves(column: Any) -> list[Any]:
 
 
 def in_memory(leaf: Any) -> bool:
-    """Is it held in memory, so that reading and copying all of it is cheap?"""
+    """Whether it is held in memory, so that reading and copying all of it is cheap."""
     if sp.issparse(leaf):
         return True
     return isinstance(leaf, np.ndarray) and not is_mapped(leaf)
 
 
 def is_mapped(array: Any) -> bool:
-    """Is it a memory map, or a slice of one?"""
+    """Whether it is a memory map, or a slice of one."""
     while isinstance(array, np.ndarray):
-        # a copy of a map has its type, too
+        # a copy of a memory map has the same type
         if isinstance(array, np.memmap) and getattr(array, "_mmap", None) is not None:
             return True
         array = array.base
@@ -61,12 +61,12 @@ def is_mapped(array: Any) -> bool:
 
 
 def num_rows(column: Any) -> int:
-    """The number of rows, which all leaves share."""
+    """The number of rows, the same for all leaves."""
     return int(leaves_of(column)[0].shape[0])
 
 
 def row_bytes(column: Any) -> int:
-    """The bytes of a row of the dense leaves."""
+    """The bytes per row of the dense leaves."""
     return sum(
         int(np.prod(leaf.shape[1:])) * np.dtype(leaf.dtype).itemsize
         for leaf in leaves_of(column)
@@ -75,27 +75,27 @@ def row_bytes(column: Any) -> int:
 
 
 def stored_per_row(column: Any) -> np.ndarray | None:
-    """[N] the stored entries of each row of the sparse leaves; None without any."""
+    """[N] the entries of each row in all sparse leaves; None if there are none."""
     counts = [np.diff(leaf.indptr) for leaf in sparse_leaves(column)]
     return np.sum(counts, axis=0) if counts else None
 
 
-def taken(column: Any, rows: np.ndarray) -> Any:
-    """The column of these rows: copies of what is in memory, views of what is not."""
+def take_rows(column: Any, rows: np.ndarray) -> Any:
+    """The column of these rows: copies of leaves in memory, views of all others."""
     rows = np.asarray(rows)
-    known: dict[Any, np.ndarray] = {}  # fields that are read together stay so
+    known: dict[Any, np.ndarray] = {}  # so that fields of one source share their rows
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, Field):
-            return leaf.taken(rows, known)
-        if isinstance(leaf, View):
-            return View(leaf.base, leaf.rows[rows])
-        return leaf[rows] if in_memory(leaf) else View(leaf, rows)
+            return leaf.take(rows, known)
+        if isinstance(leaf, RowsView):
+            return RowsView(leaf.base, leaf.rows[rows])
+        return leaf[rows] if in_memory(leaf) else RowsView(leaf, rows)
 
     return jax.tree.map(one, column)
 
 
-def gathered(column: Any, index: np.ndarray) -> Any:
+def gather_rows(column: Any, index: np.ndarray) -> Any:
     """The rows of a column of dense leaves, as arrays [*index.shape, ...].
 
     Fields of one source are read together, once.
@@ -103,7 +103,7 @@ def gathered(column: Any, index: np.ndarray) -> Any:
     read: dict[Any, Any] = {}
 
     def one(leaf: Any) -> np.ndarray:
-        if type(leaf) is np.ndarray:  # `take` needs half the time of an index
+        if type(leaf) is np.ndarray:  # `take` is twice as fast as indexing
             return np.take(leaf, index, axis=0)
         if not isinstance(leaf, Field):
             return _fitting(np.asarray(leaf[index]))
@@ -116,7 +116,7 @@ def gathered(column: Any, index: np.ndarray) -> Any:
 
 
 def _fitting(values: np.ndarray) -> np.ndarray:
-    """The values, which nobody has checked before; integers must fit in 32 bits."""
+    """The values, unchecked so far; a ValueError for integers beyond 32 bits."""
     if values.dtype.kind in "iu" and values.dtype.itemsize > 2 and values.size:
         low, high = int(values.min()), int(values.max())
         if low < -LARGEST or high > LARGEST:
@@ -125,8 +125,8 @@ def _fitting(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def described(name: str, column: Any) -> str:
-    """The leaves of a column in words: "x [1437, 64] float32"."""
+def describe(name: str, column: Any) -> str:
+    """A text about a column's leaves: "x [1437, 64] float32"."""
     found = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(column):
         kind = "" if in_memory(leaf) else ", not in memory"
@@ -138,7 +138,7 @@ def described(name: str, column: Any) -> str:
 
 
 def sampled_rows(leaf: Any) -> np.ndarray:
-    """Evenly spaced rows that stand for a leaf which is not in memory."""
+    """Evenly spaced rows, for the checksum of a leaf that is not in memory."""
     number = min(SAMPLED, leaf.shape[0])
     rows = np.unique(np.linspace(0, leaf.shape[0] - 1, number).astype(np.int64))
-    return np.ascontiguousarray(gathered(leaf, rows))
+    return np.ascontiguousarray(gather_rows(leaf, rows))

@@ -1,22 +1,24 @@
-"""Checks of data sets, and of arguments to the functions that make them."""
+"""Checks of data sets and their values, and of arguments of functions for data."""
 
 import math
 import numbers
 from typing import Any
 
 import jax
+import numpy as np
 import scipy.sparse as sp
 
+from hetjax.data.columns import gather_rows, leaves_of
 from hetjax.data.dataset import Dataset, Split
 
 
 def is_whole(value: Any) -> bool:
-    """Is it an integer, and not a bool?"""
+    """Whether it is an integer, and not a bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_real(value: Any) -> bool:
-    """Is it a real number, and not a bool?"""
+    """Whether it is a real number, and not a bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
@@ -40,13 +42,13 @@ def check_real(name: str, value: Any) -> None:
 def check_dataset(data: Dataset) -> None:
     """Raises a ValueError unless the splits are valid and fit each other.
 
-    The readers and `from_arrays` only make valid data sets: this is for those built by
-    hand.
+    Readers and `from_arrays` return valid data sets only; this is for a `Dataset` that
+    a user constructs.
     """
     if not isinstance(data.num_classes, numbers.Integral) or data.num_classes < 0:
         raise ValueError(
-            f"data: num_classes={data.num_classes}: give a whole number, at least 1, "
-            "or 0 where y are no classes"
+            f"data: num_classes={data.num_classes}: pass a whole number, at least 1, "
+            "or 0 if y holds no classes"
         )
     for name, split in (("training", data.train), ("test", data.test)):
         _check_split(f"the {name} split of {data.name}", split, int(data.num_classes))
@@ -65,7 +67,7 @@ def _shapes(column: Any) -> Any:
 
 
 def _is_list(column: Any) -> bool:
-    """Is it a list, such as an array that was never made one?"""
+    """Whether it is a list, such as data not yet converted to an array."""
     return isinstance(column, list)
 
 
@@ -79,7 +81,7 @@ def _check_split(what: str, split: Split, num_classes: int) -> None:
         is_csr = getattr(array, "format", None) == "csr"
         if not (is_csr if sp.issparse(array) else hasattr(array, "shape")):
             raise ValueError(
-                f"{name} of {what} is a {type(array).__name__}: give a NumPy array or "
+                f"{name} of {what} is a {type(array).__name__}: pass a NumPy array or "
                 "a scipy CSR array, as hetjax.data.from_arrays makes them"
             )
     if not leaves:
@@ -89,7 +91,7 @@ def _check_split(what: str, split: Split, num_classes: int) -> None:
         if array.shape[0] != rows:
             raise ValueError(
                 f"{leaves[0][0]} of {what} has {rows} rows, but {name} has "
-                f"{array.shape[0]}: give one target for each example"
+                f"{array.shape[0]}: pass one target for each example"
             )
     if not rows:
         raise ValueError(f"{what} has no examples")
@@ -112,3 +114,56 @@ def _check_split(what: str, split: Split, num_classes: int) -> None:
             raise ValueError(
                 f"y of {what} has the class id {wrong}, outside 0..{num_classes - 1}"
             )
+
+
+_ROWS_PER_READ = 1024
+_NAMED = 5  # rows in a message, at most
+
+
+def rows_not_finite(split: Split, rows: np.ndarray | None = None) -> np.ndarray:
+    """The numbers of the rows whose inputs or targets hold NaN or infinity.
+
+    Checks all of `rows`; by default every row of the split, in blocks of 1024, up to
+    the first block with such a row.
+    """
+    if rows is not None:
+        return rows[_bad(split, rows)]
+    for start in range(0, len(split), _ROWS_PER_READ):
+        block = np.arange(start, min(start + _ROWS_PER_READ, len(split)))
+        if (bad := _bad(split, block)).any():
+            return block[bad]
+    return np.zeros(0, np.int64)
+
+
+def not_finite_advice(rows: np.ndarray, of: str) -> str:
+    """A message about these rows of a split: "rows 3, 5 and 7 more of the ..."."""
+    shown = ", ".join(str(int(row)) for row in rows[:_NAMED])
+    more = f" and {len(rows) - _NAMED} more" * (len(rows) > _NAMED)
+    return (
+        f"row{'s' * (len(rows) > 1)} {shown}{more} of the {of} hold"
+        f"{'s' * (len(rows) == 1)} NaN or infinity: correct or remove such rows"
+    )
+
+
+def _bad(split: Split, rows: np.ndarray) -> np.ndarray:
+    """[rows] bool: whether each of these rows holds NaN or infinity."""
+    leaves = [leaf for leaf in leaves_of((split.x, split.y)) if _has_floats(leaf)]
+    found = [leaf[rows] for leaf in leaves if sp.issparse(leaf)]
+    found += gather_rows([leaf for leaf in leaves if not sp.issparse(leaf)], rows)
+    bad = np.zeros(len(rows), bool)
+    for values in found:
+        bad |= _per_row(values)
+    return bad
+
+
+def _has_floats(leaf: Any) -> bool:
+    return np.dtype(leaf.dtype).kind not in "biu"
+
+
+def _per_row(values: Any) -> np.ndarray:
+    if not sp.issparse(values):
+        return ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    bad = np.zeros(values.shape[0], bool)
+    row_of = np.repeat(np.arange(len(bad)), np.diff(values.indptr))
+    bad[row_of[~np.isfinite(values.data)]] = True
+    return bad

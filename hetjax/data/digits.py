@@ -1,4 +1,4 @@
-"""The handwritten digits that come with scikit-learn: real data without a download."""
+"""The handwritten digits of scikit-learn: real data without a download."""
 
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -18,9 +18,9 @@ def digits(*, test_share: float = 0.2, seed: int = 0, shift: int = 0) -> Dataset
     """1,797 images of digits: x [N, 64] float32 in [0, 1], y [N] int32 of 10 classes.
 
     The test split is a share of all images, drawn with `seed`. With `shift` [pixels]
-    every image of both splits is there at all (2 shift + 1)^2 positions, with zeros
-    where it was moved away from: nine times as many examples with shift=1. All copies
-    of an image are in the same split. A ValueError names an invalid argument.
+    both splits hold every image at all (2 shift + 1)^2 positions, padded with zeros:
+    nine times the examples with shift=1. All copies of an image are in the same split.
+    A ValueError names an invalid argument.
     """
     check_real("test_share", test_share)
     check_whole("seed", seed, 0)
@@ -42,9 +42,9 @@ def digits(*, test_share: float = 0.2, seed: int = 0, shift: int = 0) -> Dataset
 
 
 def _pixels_and_classes() -> tuple[np.ndarray, np.ndarray]:
-    """Pixels [1797, 64] and classes [1797], from the file that scikit-learn has.
+    """Pixels [1797, 64] and classes [1797], from scikit-learn's file.
 
-    To import scikit-learn takes a second, which is needed only if the file has moved.
+    Importing scikit-learn takes a second, and is needed only if the file has moved.
     """
     try:
         file = Path(str(distribution("scikit-learn").locate_file(_FILE)))
@@ -58,7 +58,7 @@ def _pixels_and_classes() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _shifted(split: Split, shift: int) -> Split:
-    """All images at one position, then all at the next one, and so on."""
+    """All images at the first position, then all at the next one, and so on."""
     images = split.x.reshape(-1, _SIDE, _SIDE)
     frame = np.pad(images, ((0, 0), (shift, shift), (shift, shift)))
     offsets = range(2 * shift + 1)

@@ -1,10 +1,10 @@
-"""A data set from those of other libraries: torch, Hugging Face, grain, one's own."""
+"""Data sets from other libraries (torch, Hugging Face, grain) or custom objects."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetjax.data.dataset import Dataset
-from hetjax.data.memory import from_arrays
+from hetjax.data.from_arrays import from_arrays
 from hetjax.data.sources import Source, reader_of
 
 Part = str | int | Callable[[Any], Any] | None
@@ -20,19 +20,19 @@ def from_source(
     targets: str = "auto",
     name: str = "source",
 ) -> Dataset:
-    """A data set that reads its rows from others as a run needs them.
+    """A data set that reads its rows from other data sets during a run.
 
     `train` and `test` have a length and rows: a `torch.utils.data.Dataset`, a Hugging
     Face `datasets.Dataset`, a `grain` source, or any object with `__len__` and
-    `__getitem__(number)`. Their packages are not needed by hetjax. Row i is what
-    train[i] gives, with the data set's own transform if it has one: a pair (x, y), or
-    `x` and `y` say what of a row they are: a key, a place, or a function of the row. A
-    row's arrays must have the same shapes in every row; the same number must
-    give the same row, or runs cannot be repeated. One thread reads at a time. Labels
-    are read once, at the start; the other arguments are those of `from_arrays`.
+    `__getitem__(number)`. hetjax does not import their packages. Row i is train[i],
+    with the data set's own transform if it has one. It must be a pair (x, y), unless
+    `x` and `y` select them from the row by a key, an index, or a function of the row.
+    Arrays must have the same shapes in every row, and train[i] must always return the
+    same values, or runs are not reproducible. One thread reads at a time. Labels are
+    read once, at the start. The other arguments are those of `from_arrays`.
 
     Errors: a ValueError for a stream, which has no row numbers: write it to a file once
-    and give that as a memory map.
+    and pass that as a memory map.
     """
     splits = [
         _columns(part, source, x, y)
@@ -64,17 +64,17 @@ def _columns(part: str, data: Any, x: Part, y: Part) -> tuple[Any, Any]:
 
 
 def _check_row(part: str, row: Any, x: Part, y: Part) -> None:
-    """A ValueError unless it is known what of a row is x, and what is y."""
+    """Raises a ValueError unless it is known which parts of a row are x and y."""
     if isinstance(row, Mapping) and (x is None or y is None):
         raise ValueError(
-            f"{part} has rows with {', '.join(map(str, row))}: say with x= and y= "
-            "which of them are the inputs and the targets"
+            f"{part} has rows with {', '.join(map(str, row))}: choose the inputs and "
+            "the targets with x= and y="
         )
     pair = isinstance(row, tuple | list) and len(row) == 2
     if not isinstance(row, Mapping) and x is None and y is None and not pair:
         raise ValueError(
-            f"{part} has rows of {type(row).__name__}: they must be pairs (x, y), or "
-            "give x= and y=, functions of a row"
+            f"{part} has rows of {type(row).__name__}: make them pairs (x, y), or "
+            "pass x= and y=, functions of a row"
         )
 
 
@@ -83,7 +83,7 @@ def _chosen(row: Any, chosen: Any) -> Any:
 
 
 def _check_chosen(part: str, row: Any, chosen: Any) -> None:
-    if callable(chosen):  # its own errors are its own
+    if callable(chosen):  # its errors are left as they are
         return
     try:
         row[chosen]

@@ -1,4 +1,4 @@
-"""Examples apart: a tenth of the training split, and a part of a test split."""
+"""Held-out examples of the training split, and a fixed subset of the test split."""
 
 import numpy as np
 import scipy.sparse as sp
@@ -6,8 +6,8 @@ import scipy.sparse as sp
 from hetjax.data.dataset import Split
 
 SHARE = 0.1  # of the training split
-FEW = 1000  # examples that suffice to weight models by accuracy
-_STREAM = 10_007  # keeps the choice of rows apart from other uses of a seed
+FEW = 1000  # examples: enough to weight models by accuracy
+_STREAM = 10_007  # makes the draw independent of other uses of a seed
 
 
 def num_held_out(num_examples: int, at_most: int | None = None) -> int:
@@ -19,30 +19,30 @@ def num_held_out(num_examples: int, at_most: int | None = None) -> int:
 def split_off(
     split: Split, seed: int, at_most: int | None = None
 ) -> tuple[Split, Split]:
-    """(the rest, the held-out examples), both in the order of the split."""
-    rest, held = rows_apart(len(split), seed, at_most)
+    """(the other examples, the held-out examples), both in the order of the split."""
+    rest, held = held_out_rows(len(split), seed, at_most)
     return split.take(rest), split.take(held)
 
 
-def rows_apart(
+def held_out_rows(
     number: int, seed: int, at_most: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The row numbers of `split_off`, of a split of `number` examples."""
+    """The two arrays of row numbers of `split_off`, for `number` examples."""
     order = np.random.default_rng((_STREAM, seed)).permutation(number)
     n = num_held_out(number, at_most)
     return np.sort(order[n:]), np.sort(order[:n])
 
 
-def part_of(split: Split, number: int | None) -> Split:
-    """So many examples of the split, in its order, or all; always the same ones.
+def fixed_subset(split: Split, number: int | None) -> Split:
+    """The same `number` examples on every call, in the order of the split; None: all.
 
-    One at least has labels if any has: the loss of none would be no number.
+    At least one has labels if any example has: a mean loss over none would be NaN.
     """
     if number is None or number >= len(split):
         return split
     order = np.random.default_rng(0).permutation(len(split))
     if sp.issparse(split.y):
-        labelled = np.flatnonzero(np.diff(split.y.indptr)[order])
-        if len(labelled) and labelled[0] >= number:
-            order[number - 1] = order[labelled[0]]
+        labeled = np.flatnonzero(np.diff(split.y.indptr)[order])
+        if len(labeled) and labeled[0] >= number:
+            order[number - 1] = order[labeled[0]]
     return split.take(np.sort(order[:number]))

@@ -1,4 +1,4 @@
-"""A data set with its commonest labels only."""
+"""Restriction of a data set to its commonest labels."""
 
 import dataclasses
 from typing import Any
@@ -13,11 +13,11 @@ from hetjax.recipes import by_name
 
 @by_name
 def commonest_labels(data: Dataset, number: int) -> Dataset:
-    """The data set cut to the `number` labels that most training examples have.
+    """The data set with only the `number` labels that most training examples have.
 
-    Of equally common labels the smaller ones are taken. Labels are numbered anew, in
-    their order; examples that are left without any are dropped from both splits, and
-    noted. Features stay. A ValueError if labels are class ids, not sets of labels.
+    Ties go to the smaller label. Labels are renumbered in their order. Examples without
+    any of these labels are removed from both splits; a note counts them. Features do
+    not change. A ValueError if labels are class ids, not sets of labels.
     """
     if not data.multilabel:
         raise ValueError(
@@ -30,16 +30,16 @@ def commonest_labels(data: Dataset, number: int) -> Dataset:
     for name in ("train", "test"):
         split: Split = getattr(data, name)
         y: Any = sp.csr_array(split.y[:, chosen])
-        labelled = np.diff(y.indptr) > 0
-        if not labelled.any():
+        labeled = np.diff(y.indptr) > 0
+        if not labeled.any():
             raise ValueError(
                 f"{data.name}: no {name} example has one of the {number} commonest "
-                "labels: keep more labels"
+                "labels: choose more labels"
             )
-        rows = np.flatnonzero(labelled)
+        rows = np.flatnonzero(labeled)
         splits[name] = Split(split.take(rows).x, y[rows])
         notes.append(
-            note(name, ~labelled, "row", f"without the {number} commonest labels")
+            note(name, ~labeled, "row", f"without the {number} commonest labels")
         )
     return dataclasses.replace(
         data,

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from hetjax.data.dataset_checks import check_whole
 
 _NONE = -1  # the class of a row without a label
-_MOST = 1e100  # the largest alpha: above it, a sum over workers might overflow
+_MOST = 1e100  # the largest alpha: a larger sum over workers might overflow
 
 
 def iid(num_examples: int, num_workers: int, seed: int) -> tuple[np.ndarray, ...]:
@@ -36,10 +36,10 @@ def dirichlet(
 
     `labels`: [N] class ids, or [N, C] CSR, where the first label of a row counts; rows
     without a label are distributed evenly. A shard is an array of rising int64 indices;
-    every example is in exactly one shard. No shard is empty: a worker that would get
-    nothing gets one example, drawn from the largest shard (redrawing everything, as
-    some implementations do, may never end for a small alpha). Fewer examples than
-    workers are a ValueError.
+    every example is in exactly one shard. No shard is empty: a worker without examples
+    gets one, drawn from the largest shard (redrawing everything, as some
+    implementations do, may never end for a small alpha). Fewer examples than workers
+    are a ValueError.
 
     Source: Yurochkin et al., ICML 2019; Li et al., ICDE 2022 (arXiv 2102.02079).
     """
@@ -79,7 +79,7 @@ def _classes(labels: Any) -> np.ndarray:
         return classes
     try:
         classes = np.asarray(labels)
-    except ValueError as error:  # such as rows of several lengths
+    except ValueError as error:  # such as ragged rows
         raise ValueError(
             f"labels must be [N] integers or [N, C] CSR: {error}"
         ) from None
@@ -99,12 +99,12 @@ def _check_workers(num_examples: int, num_workers: int) -> None:
     if num_examples < num_workers:
         raise ValueError(
             f"{num_examples} examples are too few for {num_workers} workers: each "
-            "must get at least one; give more data, or fewer workers"
+            "must get at least one; pass more data, or fewer workers"
         )
 
 
 def _fill_empty(rng: np.random.Generator, owner: np.ndarray, num_workers: int) -> None:
-    """Gives each worker without examples one from the largest shard, in place."""
+    """Moves one example of the largest shard to each empty one, in place."""
     sizes = np.bincount(owner, minlength=num_workers)
     for worker in np.flatnonzero(sizes == 0):
         largest = int(np.argmax(sizes))

@@ -1,8 +1,8 @@
-"""Sources: data sets of other libraries, read by row numbers while a run goes on.
+"""Sources: data sets of other libraries, read by row numbers during a run.
 
 A source is anything with a length and rows: a `torch.utils.data.Dataset`, a Hugging
-Face `datasets.Dataset`, a `grain` source, or an object of one's own with `__len__` and
-`__getitem__`. Their packages are not imported; what an object can do decides.
+Face `datasets.Dataset`, a `grain` source, or a custom object with `__len__` and
+`__getitem__`. Their packages are not imported: methods, not types, decide.
 """
 
 import threading
@@ -15,19 +15,19 @@ import numpy as np
 Read = Callable[[list[int]], Sequence[Any]]
 """row numbers -> rows"""
 
-PIECE = 1024  # rows that are read at once, where many are
+ROWS_PER_READ = 1024  # of long reads, which are divided
 
 
 class Source:
-    """Reads rows of a data set of another library; of each, what was chosen of it.
+    """Reads the chosen parts of rows of another library's data set.
 
-    One thread reads at a time, since a data set may have one file that is open.
+    One thread reads at a time, since a data set may share one open file.
     """
 
     def __init__(self, what: str, read: Read, number: int, choose: Callable):
-        """`what` names it in errors; choose(row) -> a tree of arrays and numbers.
+        """`what` is its name in errors; choose(row) -> a tree of arrays and numbers.
 
-        The first row is read, for shapes and dtypes.
+        Reads the first row, for shapes and dtypes.
         """
         self._what, self._read, self._choose = what, read, choose
         self._number, self._lock = number, threading.Lock()
@@ -38,14 +38,14 @@ class Source:
         return self._number
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which reads by itself."""
+        """The state without the lock, for another process."""
         return {k: v for k, v in self.__dict__.items() if k != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
 
     def fields(self) -> Any:
-        """The tree of what was chosen, with a field for each leaf."""
+        """The tree of the chosen parts, with a field for each leaf."""
         number = range(len(self._example))
         return jax.tree.unflatten(self._structure, [Field(self, k) for k in number])
 
@@ -74,10 +74,10 @@ class Source:
 
 
 class Field:
-    """One array of a source's rows: [N, ...], of which nothing is held in memory."""
+    """One array of a source's rows: [N, ...], not held in memory."""
 
     def __init__(self, source: Source, leaf: int, rows: np.ndarray | None = None):
-        """`leaf`: which array of a row; `rows`: which of the source's, in order."""
+        """`leaf`: the index of the array; `rows`: those of the source, in order."""
         self._source, self.leaf, self._rows = source, leaf, rows
         example = source.example(leaf)
         number = len(source) if rows is None else len(rows)
@@ -89,10 +89,10 @@ class Field:
 
     def __getitem__(self, index: Any) -> np.ndarray:
         rows = np.atleast_1d(np.arange(len(self))[index])
-        # piece by piece: the other fields of all rows need not fit in memory
-        pieces = range(0, max(1, len(rows)), PIECE)
+        # in blocks, since the other fields of all rows may not fit in memory
+        starts = range(0, max(1, len(rows)), ROWS_PER_READ)
         return np.concatenate(
-            [self.read(rows[i : i + PIECE])[self.leaf] for i in pieces]
+            [self.read(rows[i : i + ROWS_PER_READ])[self.leaf] for i in starts]
         )
 
     @property
@@ -106,8 +106,8 @@ class Field:
         found = self._source.read(rows)
         return [x.reshape(*index.shape, *x.shape[1:]) for x in found]
 
-    def taken(self, rows: np.ndarray, known: dict[Any, np.ndarray]) -> "Field":
-        """The field of these rows; `known`: those of fields that are read with it."""
+    def take(self, rows: np.ndarray, known: dict[Any, np.ndarray]) -> "Field":
+        """The field of these rows; `known`: the rows of fields read with it."""
         own = known.setdefault(
             self.rows_key, rows if self._rows is None else self._rows[rows]
         )
@@ -115,26 +115,28 @@ class Field:
 
 
 def reader_of(what: str, data: Any, keys: Sequence[Any] = ()) -> Read:
-    """How to read rows of a data set; `keys`: what is needed of a row, if not all.
+    """The function that reads rows of a data set.
 
-    Errors: ValueError for a stream, or a data set without rows; `what` names it.
+    `keys`: the needed fields of a row; by default all. Errors: a ValueError that names
+    `what`, for a stream or a data set without rows.
     """
     if isinstance(data, type):
-        raise ValueError(f"{what} is the class {data.__name__}: call it")
+        raise ValueError(f"{what} is the class {data.__name__}: pass an instance")
     if hasattr(data, "dataset") and not hasattr(data, "__getitem__"):
         raise ValueError(
-            f"{what} is a {type(data).__name__}, which makes batches itself: give the "
-            "data set that it has, its .dataset"
+            f"{what} is a {type(data).__name__}, which makes batches itself: pass its "
+            "data set, its .dataset"
         )
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise ValueError(
             f"{what} is a {type(data).__name__}, which has no length, or no access by "
             "row numbers: write the stream to a file once (numpy.lib.format."
-            "open_memmap makes one row by row), and give that as a memory map"
+            "open_memmap makes one row by row), and pass that as a memory map"
         )
     if isinstance(data, Mapping):
         raise ValueError(
-            f"{what} is a dictionary: hetjax.data.from_arrays takes those of arrays"
+            f"{what} is a dictionary: pass dictionaries of arrays to "
+            "hetjax.data.from_arrays"
         )
     if not len(data):
         raise ValueError(f"{what} has no rows")
@@ -155,7 +157,7 @@ def reader_of(what: str, data: Any, keys: Sequence[Any] = ()) -> Read:
 def _changes_values(data: Any) -> bool:
     """Whether a Hugging Face data set has a format with a transform, or a dtype.
 
-    What a transform makes of a row may depend on the rows beside it, such as padding.
+    A transform may depend on the rows that are read together, as padding does.
     """
     about = getattr(data, "format", None)
     settings = about.get("format_kwargs") if isinstance(about, Mapping) else None
@@ -163,10 +165,10 @@ def _changes_values(data: Any) -> bool:
 
 
 def _reads_as_items(data: Any, method: str) -> bool:
-    """Whether a method gives the rows that data[row] gives.
+    """Whether a method returns the same rows as data[row].
 
-    A class that inherits the method, or passes it on, may change the rows in a
-    `__getitem__` of its own.
+    A class that inherits or delegates the method may override `__getitem__` so that its
+    rows differ.
     """
     for each in type(data).__mro__:
         if method in vars(each):
@@ -183,7 +185,7 @@ def _rows_of(columns: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
 
 
 def holds_numbers(array: Any) -> bool:
-    """Are they real numbers? JAX's bfloat16 is of kind V in NumPy."""
+    """Whether they are real numbers; JAX's bfloat16 is of kind V in NumPy."""
     return array.dtype.kind in "biuf" or array.dtype.name == "bfloat16"
 
 
@@ -194,8 +196,8 @@ def _arrays(what: str, row: Any) -> Any:
         found = np.asarray(leaf)
         if not holds_numbers(found):
             raise ValueError(
-                f"{what} has rows with a {type(leaf).__name__}: give numbers and "
-                "arrays (the data set's own transform makes them of images and texts)"
+                f"{what} has rows with a {type(leaf).__name__}: convert them to "
+                "numbers and arrays, in the data set's own transform"
             )
         return found
 

@@ -13,10 +13,10 @@ import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.dataset_checks import check_whole
-from hetjax.data.readers.text_pieces import GrowingCsr, block_of, row_starts
+from hetjax.data.readers.csr_builder import CsrBuilder, row_starts, rows_of
 from hetjax.recipes import by_name
 
-# Sizes of public data sets, to measure speed at scale: synthetic_xmc(**SHAPES[...]).
+# sizes of public data sets, to measure speed at scale: synthetic_xmc(**SHAPES[...])
 SHAPES = {
     "amazon-670k": {
         "rows": 490_449,
@@ -37,7 +37,7 @@ SHAPES = {
 }
 
 MOST_NUMBERS = 1_000_000_000  # 8 GB: a value and its column for each non-zero
-_BLOCK = 500_000  # non-zeros to draw at a time; another value gives other data
+_BLOCK = 500_000  # non-zeros drawn at a time; the data depend on it
 _SPREAD = 0.6  # standard deviation of the logarithm of non-zeros per row
 _SIGNAL = 0.2  # share of draws from the row's labels: a centroid rule has P@1 of 0.7
 _SPARE = 1.25  # draws per wanted distinct value, before uniform draws fill up
@@ -48,7 +48,7 @@ class _World(NamedTuple):
 
     nonzeros: float  # mean per row
     labels_per_row: float  # mean
-    feature_of_rank: np.ndarray  # [F], a permutation: popular ids are anywhere
+    feature_of_rank: np.ndarray  # [F], a permutation: popularity is unrelated to ids
     label_of_rank: np.ndarray  # [C], likewise
     prototypes: np.ndarray  # [C, P] int32 features
 
@@ -100,7 +100,7 @@ def synthetic_xmc(
 
 
 def _check_mean(argument: str, mean: float, of: str, most: int) -> None:
-    """Rows need distinct values, so their mean number is at most half of all values."""
+    """Raises a ValueError unless rows can have `mean` distinct values of `most`."""
     real = isinstance(mean, numbers.Real)
     if not (real and 1 <= mean <= max(1, most / 2)):
         raise ValueError(f"{argument} is {mean!r}; it must be 1 to half of {most} {of}")
@@ -118,14 +118,14 @@ def _check_numbers(needed: dict[str, int]) -> None:
 
 
 def _split(rng: np.random.Generator, world: _World, rows: int) -> Split:
-    """A split with this many rows, drawn block by block."""
-    x = GrowingCsr(len(world.feature_of_rank))
-    y = GrowingCsr(len(world.label_of_rank))
+    """A split with `rows` rows, drawn block by block."""
+    x = CsrBuilder(len(world.feature_of_rank))
+    y = CsrBuilder(len(world.label_of_rank))
     block = max(1, int(_BLOCK / max(world.nonzeros, world.labels_per_row)))
     for start in range(0, rows, block):
         x_block, y_block = _draw(rng, world, min(block, rows - start))
-        x.append(block_of(x_block))
-        y.append(block_of(y_block))
+        x.append(rows_of(x_block))
+        y.append(rows_of(y_block))
     return Split(x.finish(), y.finish())
 
 
@@ -184,8 +184,8 @@ def _prototypes(
 def _candidates(wanted: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """The row of each draw, and whether the draw is a spare one, which is uniform.
 
-    Clips `wanted` [rows] to 1..most in place. A row has at least twice as many draws as
-    it wants values, since popular values repeat; the spare draws then fill the gap.
+    Clips `wanted` [rows] to 1..most in place. A row has more than 2 `wanted` draws,
+    since popular values repeat; the spare draws then fill the gap.
     """
     np.clip(wanted, 1, most, out=wanted)
     draws = 2 * wanted + 8
@@ -199,7 +199,7 @@ def _distinct(
 ) -> sp.csr_array:
     """The first `wanted` [rows] distinct values of each row's draws, as a pattern."""
     keys, first = np.unique(row * columns + drawn, return_index=True)
-    fresh = np.zeros(len(row), np.int64)  # is a draw the first of its value?
+    fresh = np.zeros(len(row), np.int64)  # whether a draw is the first of its value
     fresh[first] = 1
     so_far = np.cumsum(fresh)
     starts = np.flatnonzero(np.diff(row, prepend=-1))

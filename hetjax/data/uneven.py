@@ -15,11 +15,11 @@ from hetjax.data.batching import (
     Bucket,
     bucket_of,
     entries_of,
-    filled,
+    fill_bucket,
     repeated,
     stored,
 )
-from hetjax.data.columns import gathered, sparse_leaves
+from hetjax.data.columns import gather_rows, sparse_leaves
 from hetjax.data.dataset import Split
 
 Rows = Sequence[np.ndarray]  # of the split, one array per step
@@ -99,7 +99,7 @@ def _full(split: Split, rows: Sequence[Rows], shape: tuple[int, ...]) -> Batch:
 def _gathered(
     split: Split, taken: np.ndarray, weight: np.ndarray, count: np.ndarray
 ) -> Batch:
-    x, y = gathered((split.x, split.y), taken)
+    x, y = gather_rows((split.x, split.y), taken)
     return Batch(x, y, weight, count)
 
 
@@ -120,4 +120,4 @@ def _sparse(
 
 
 def _batch(split: Split, rows: np.ndarray, bucket: Bucket) -> Batch:
-    return filled(split, rows, bucket, entries_of(split, rows))
+    return fill_bucket(split, rows, bucket, entries_of(split, rows))

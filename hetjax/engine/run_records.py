@@ -14,8 +14,9 @@ import jax
 import numpy as np
 
 from hetjax.checkpointable import Leaves
-from hetjax.data.finite import advice, rows_not_finite
-from hetjax.data.held_out import FEW, rows_apart
+from hetjax.data.dataset_checks import not_finite_advice, rows_not_finite
+from hetjax.data.finite import rows_not_finite
+from hetjax.data.held_out import FEW, held_out_rows
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import RoundResult, Runtime
@@ -118,8 +119,12 @@ class RunRecords:
             return ""
         bad = rows_not_finite(job.train, np.unique(np.concatenate(rows)))
         if len(job.train) < len(job.data.train):
-            bad = rows_apart(len(job.data.train), job.schedule, FEW)[0][bad]
-        return advice(bad, "training split, which it was given,") if len(bad) else ""
+            bad = held_out_rows(len(job.data.train), job.schedule, FEW)[0][bad]
+        return (
+            not_finite_advice(bad, "training split, which it was given,")
+            if len(bad)
+            else ""
+        )
 
     def check_losses(self) -> None:
         """Stop the run if a round diverged whose loss is known by now."""
@@ -193,7 +198,7 @@ class RunRecords:
             )
             return (
                 f"{self.history.strategy}: the test loss of the initial model is "
-                f"{loss}; {advice(bad, 'test split') if len(bad) else why}"
+                f"{loss}; {not_finite_advice(bad, 'test split') if len(bad) else why}"
             )
         return (
             f"{self.history.strategy}: the test loss of the model became {loss} by "

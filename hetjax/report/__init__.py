@@ -1,6 +1,6 @@
 """Histories and their presentation: tables, plots and files.
 
-Start with `comparison.py`, the result of `hetjax.compare`.
+Start with `comparison.py`: the result of `hetjax.compare`.
 """
 
 from hetjax.engine.records.event_log import Log, LogEntry

@@ -2,14 +2,13 @@
 
 import csv
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetjax.atomic_files import naming
 from hetjax.engine.records.history import History
-from hetjax.metric_mode import best_of, better, reaches, score, worst
+from hetjax.metric_mode import best_of, better, score, worst
 from hetjax.report import summary
 from hetjax.report.pivot import Pivot, pivot
 from hetjax.report.reading import read_document
@@ -17,25 +16,21 @@ from hetjax.report.record import COMMON, metric_names, plain, run_record
 from hetjax.report.runs import (
     check_runs,
     check_same,
-    chosen_rates,
-    joined_tuning,
-    joined_versions,
     strategy_names,
 )
+from hetjax.report.summary_table import TARGET_SHARE, summary_table
 from hetjax.report.table import Table, Tabular
-from hetjax.report.tuning import remarks
-from hetjax.report.versions import installed_versions
+from hetjax.report.tuning import joined_tuning
+from hetjax.report.versions import installed_versions, joined_versions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TARGET_SHARE = 0.97  # of the best final median, if no target is given
-
 
 def _learned(history: History) -> bool:
-    """Did the metric end better than that of the initial model?"""
+    """Whether the metric ended better than that of the initial model."""
     first = history.evals[0] if history.evals else None
-    if first is None or first["seconds"] > 0:  # it is not known how it began
+    if first is None or first["seconds"] > 0:  # the initial metric is not known
         return True
     return better(history.final(), first[history.metric], history.mode)
 
@@ -44,13 +39,13 @@ class Comparison(Tabular):
     """Histories of several strategies and seeds on the same data and machine.
 
     The numbers of a strategy are medians over its seeds. Its final metric is the mean
-    over the last tenth of the evaluations, which is what a user would keep; its best
-    one may be of a single evaluation, before it collapsed. By default the target is
+    over the last tenth of the evaluations, the value that a user ends with; its best
+    one may come from a single evaluation, before a collapse. By default the target is
     97 % of the best final median of any strategy, to three significant digits: rounding
     changes it by half a percent at most, so that at least one strategy reaches it. A
     target counts as reached when it is held from then on (`History.seconds_to`).
 
-    `a + b` has the runs of both; a ValueError names what differs between them (data,
+    `a + b` has the runs of both; a ValueError names the difference between them (data,
     machine, metric, target), or a run that is in both.
     """
 
@@ -66,10 +61,10 @@ class Comparison(Tabular):
         versions: dict[str, str] | None = None,
         constant: float | None = None,
     ):
-        """`tuning`: how learning rates were chosen; `signal`: what interrupted it.
+        """`tuning`: the choice of learning rates; `signal`: the interrupting signal.
 
-        `versions`: of the packages that the runs were made with; by default those that
-        are installed. `constant`: the metric of a constant prediction, if known.
+        `versions`: of the packages that made the runs; by default the installed ones.
+        `constant`: the metric of a constant prediction, if known.
         """
         check_runs(histories)
         self.histories = list(histories)
@@ -85,11 +80,11 @@ class Comparison(Tabular):
 
     @classmethod
     def from_json(cls, path: str | Path) -> "Comparison":
-        """Read a results.json that `to_json` wrote, without timelines and models.
+        """Read a results.json written by `to_json`, without timelines and models.
 
-        A folder stands for the results.json in it. What was NaN or infinite is NaN.
-        Errors: those of opening the file; a ValueError that names the file, and what is
-        missing in it or of another type.
+        `path` may be the folder of the file. NaN and infinity are read as NaN. Errors:
+        those of opening the file; a ValueError that names the file and the field that
+        is missing or of another type.
         """
         return cls(**read_document(path))
 
@@ -101,14 +96,14 @@ class Comparison(Tabular):
         budgets = [c.budget for c in (self, other) if c.budget is not None]
         if len(set(budgets)) > 1:
             raise ValueError(
-                f"comparisons of different runs cannot be added: those of one took "
-                f"{budgets[0]:g} {self.unit}, those of the other {budgets[1]:g}"
+                f"comparisons of different runs cannot be added: runs of one took "
+                f"{budgets[0]:g} {self.unit}, runs of the other {budgets[1]:g}"
             )
         given = [c.target for c in (self, other) if not c.target_is_default]
         if len(set(given)) > 1:
             raise ValueError(
                 f"comparisons with the targets {given[0]:g} and {given[1]:g} cannot be "
-                "added: give both the same, or none"
+                "added: use the same target for both, or none"
             )
         return Comparison(
             self.histories + other.histories,
@@ -123,13 +118,13 @@ class Comparison(Tabular):
 
     @property
     def budget(self) -> float | None:
-        """The seconds of every run; None if all of them ended early."""
+        """The seconds of every run; None if all runs ended early."""
         whole = [h.duration for h in self.histories if not h.stopped]
         return max(whole, default=None)
 
     @property
     def interrupted(self) -> bool:
-        """Did a signal end it, so that runs are missing?"""
+        """Whether a signal ended it, so that runs are missing."""
         return bool(self.signal)
 
     @property
@@ -143,13 +138,13 @@ class Comparison(Tabular):
 
     def _default_target(self) -> float:
         finals = (
-            summary.middle(h.final() for h in self.of(n)) for n in self.strategies
+            summary.median_or_nan(h.final() for h in self.of(n))
+            for n in self.strategies
         )
         best = best_of(finals, self.mode)
         if not any(map(_learned, self.histories)):
-            return -worst(self.mode)  # nobody learned: nobody reaches it
-        # 0.97 best, but also below the best if the metric is negative, and 1.03 best if
-        # smaller is better
+            return -worst(self.mode)  # no strategy learned, so none reaches it
+        # 0.97 best; 1.03 best if the metric is negative, or if smaller is better
         less = (1 - TARGET_SHARE) * abs(best)
         return float(f"{best - score(less, self.mode):.3g}")
 
@@ -162,79 +157,13 @@ class Comparison(Tabular):
         """Return the summary as a table."""
         default = target is None and self.target_is_default
         target = self.target if target is None else target
-        rows = self.summary(target)
-        aim = f"{target:g}" if math.isfinite(target) else "a target"
-        columns = {
-            "strategy": [row["strategy"] for row in rows],
-            f"best {self.metric}": summary.best_texts(rows),
-            f"final {self.metric}": summary.end_texts(rows, "final"),
-        }
-        if any(row["at_end"] is not None for row in rows):
-            columns["on the whole test split"] = summary.end_texts(rows, "at_end")
-        columns |= {
-            f"{self.unit} to {aim}": summary.seconds_texts(rows),
-            "updates": [f"{row['updates']:,.0f}" for row in rows],
-            "examples": [f"{row['examples']:,.0f}" for row in rows],
-            "merges": [f"{row['merges']:,.0f}" for row in rows],
-        }
-        if any(row["mb_per_worker"] for row in rows):
-            columns["MB per worker"] = summary.mb_texts(rows)
-        columns |= {
-            "waiting [%]": [f"{100 * row['waiting_share']:.1f}" for row in rows],
-            "compilations": [str(row["compilations"]) for row in rows],
-        }
-        return Table.of(columns, self._caption(target, default))
+        return summary_table(self, self.summary(target), target, default)
 
     @property
     def unit(self) -> str:
         """The unit of time: "seconds" on real devices, else "virtual seconds"."""
         real = any(history.real for history in self.histories)
         return "seconds" if real else "virtual seconds"
-
-    def _caption(self, target: float, default: bool) -> tuple[str, ...]:
-        """Return the lines below the table."""
-        lines = [f"target {target:g} {self.metric}"]
-        if default and not math.isfinite(target):
-            lines = [f"no target: no final {self.metric} is better than at the start"]
-        elif default:
-            share = TARGET_SHARE if self.mode == "max" else 2 - TARGET_SHARE
-            lines[0] += f": {100 * share:.0f} % of the best final median"
-        lines.append(
-            "final: mean of the last tenth of the evaluations; a target is reached "
-            "when it is held"
-        )
-        lines += [n for n in self.data.get("notes", ()) if "only the test split" in n]
-        lines += self._about_constant(target)
-        lines += summary.collapses(self.histories)
-        lines += remarks(self.tuning) if self.tuning else []
-        if len(self.histories) > len(self.strategies):
-            lines.append("medians over seeds [lowest, highest]; compilations: sum")
-        lines += chosen_rates(self.tuning)
-        lines += summary.output_layers(self.histories)
-        lines += summary.parts_of_test(self.histories)
-        lines += summary.placements(self.histories)
-        lines += summary.players(self.histories)
-        if self.interrupted:
-            lines.append("interrupted: not all runs were made")
-        for h in self.histories:
-            if h.unmerged and len(h.evals) > 1:
-                lines.append(
-                    f"{h.strategy}, seed {h.seed}: {h.unmerged}, "
-                    "so that the model is the initial one"
-                )
-            if h.stopped:
-                early = ", stopped early" if h.ended_early else ""
-                lines.append(f"{h.strategy}, seed {h.seed}{early}: {h.stopped}")
-        return tuple(lines)
-
-    def _about_constant(self, target: float) -> list[str]:
-        """What a constant prediction is worth; a warning where it has the target."""
-        if self.constant is None:
-            return []
-        line = f"constant prediction: {self.constant:.3g} {self.metric}"
-        if reaches(self.constant, target, self.mode):
-            line += ", which reaches the target: give a better one"
-        return [line]
 
     def pivot(
         self,
@@ -247,11 +176,11 @@ class Comparison(Tabular):
         """Return one number of every strategy as a table over two of their settings.
 
         `value`: "best", "final", "at_end", "seconds_to_target", or another number of
-        the summary; a cell is blank where no strategy has both settings. `rows` or
+        the summary; a cell is blank if no strategy has both settings. `rows` or
         `columns` may be "strategy": pivot("strategy", "learning_rate"). All strategies,
-        or else all of one kind, must agree in their other settings; `where` chooses
-        those that have some: {"momentum": 0.9}. Errors: a ValueError that names what
-        differs, or is unknown.
+        or else all of one kind, must agree in their other settings; `where` selects
+        strategies by their settings: {"momentum": 0.9}. Errors: a ValueError that names
+        a setting that differs, or is unknown.
         """
         return self._pivot(rows, columns, value, where).table()
 
@@ -282,17 +211,17 @@ class Comparison(Tabular):
         """Plot the main metric over `x`.
 
         x: "seconds", "examples", "updates", "merges", or "bytes" from and to all
-        workers. With `smooth`, every value is the median of so many evaluations around
-        it. More than eight strategies are drawn in small panels, one for each.
+        workers. Every value is the median of `smooth` evaluations around it. More than
+        eight strategies are drawn in small panels, one for each.
         """
-        from hetjax.report.drawing import curves  # here: it imports matplotlib
+        from hetjax.report.drawing import curves  # here, since it imports matplotlib
 
         return curves.time_to_accuracy(
             self.histories, self.metric, x, self.target, smooth
         )
 
     def plot_batch_sizes(self) -> "Figure":
-        """Plot every worker's batch size over time, if it changed."""
+        """Plot the batch size of every worker over time, if it changed."""
         from hetjax.report.drawing.batch_sizes import batch_sizes
 
         return batch_sizes(self.histories)
@@ -304,9 +233,9 @@ class Comparison(Tabular):
     ) -> "Figure":
         """Plot when each worker computed, merged and waited, in a window of seconds.
 
-        A ValueError for runs from a results.json, which holds no timelines.
+        A ValueError for runs from a results.json, which has no timelines.
         """
-        from hetjax.report.drawing.timelines import timeline
+        from hetjax.report.drawing.gantt import timeline
 
         return timeline(self.histories, workers, window)
 
@@ -352,7 +281,7 @@ class Comparison(Tabular):
         """Write one HTML page with the results, plots, settings and versions.
 
         It needs no other file and no network; the same comparison gives the same bytes.
-        `command` is what made the comparison, if the page should say so.
+        `command`: the command that made the comparison, to be shown on the page.
         """
         from hetjax.report.page.assembly import page
 

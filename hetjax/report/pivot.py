@@ -1,4 +1,4 @@
-"""One number of each strategy over two of the strategies' settings."""
+"""Pivot tables: one number of each strategy over two of the strategies' settings."""
 
 import itertools
 import math
@@ -9,10 +9,10 @@ from typing import Any
 from hetjax.engine.records.history import History
 from hetjax.report.record import plain
 from hetjax.report.runs import first_seeds
-from hetjax.report.summary import decimals
+from hetjax.report.summary_table import decimals
 from hetjax.report.table import Table
 
-# the values of a summary that are numbers: what they are called, and which are better
+# the numbers of a summary: their titles, and the mode in which values are better
 VALUES = {
     "best": ("best {metric}", "mode"),
     "final": ("final {metric}", "mode"),
@@ -30,19 +30,19 @@ VALUES = {
 
 @dataclass(frozen=True)
 class Pivot:
-    """The cells of the combinations that were run; None is "never"."""
+    """A pivot table; `cells` has the combinations that were run, None is "never"."""
 
     rows: str  # the name of a setting
     columns: str
     row_values: tuple[Any, ...]  # rising, or in the order of the strategies
     column_values: tuple[Any, ...]
     cells: dict[tuple[int, int], float | None]  # by row and column
-    title: str  # what the cells are
-    mode: str  # are larger values better ("max"), or smaller ones ("min")?
+    title: str  # of the cells
+    mode: str  # "max" if larger values are better, or "min"
     notes: tuple[str, ...]
 
     def text(self, row: int, column: int) -> str:
-        """A cell's text: three digits of the typical value, "never", or nothing."""
+        """A cell's text: three digits of a typical value, "never", or an empty text."""
         if (row, column) not in self.cells:
             return ""
         value = self.cells[row, column]
@@ -54,7 +54,7 @@ class Pivot:
         return "never" if value is None else f"{value:,.{0 if whole else digits}f}"
 
     def table(self) -> Table:
-        """The cells as a table; blank where no strategy has this combination."""
+        """The cells as a table; blank if no strategy has this combination."""
         header = (
             f"{self.rows} \\ {self.columns}",
             *(setting_text(v) for v in self.column_values),
@@ -74,18 +74,18 @@ def pivot(
     columns: str,
     value: str,
     where: Mapping[str, Any],
-    words: Mapping[str, Any],
+    title_words: Mapping[str, Any],
 ) -> Pivot:
-    """Arrange the `value` of every row of a summary; `words` fill in the titles.
+    """Arrange the `value` of every row of a summary; `title_words` fill in titles.
 
-    "strategy" is a setting, too: what a strategy is called without its settings.
-    Errors: a ValueError for unknown names, and for strategies that differ in other
-    settings than `rows` and `columns`; of different ones that is not asked.
+    "strategy" is a setting, too: the strategy's name without its settings. Errors: a
+    ValueError for unknown names, and for strategies of one name that differ in settings
+    other than `rows` and `columns`.
     """
     if value not in VALUES:
         raise ValueError(f"value is {value!r}, not one of {', '.join(VALUES)}")
     if rows == columns:
-        raise ValueError(f"rows and columns are both {rows!r}: give two settings")
+        raise ValueError(f"rows and columns are both {rows!r}: pass two settings")
     settings = {h.strategy: plain(h.settings) for h in first_seeds(histories)}
     if "strategy" in (rows, columns, *where):
         for h in first_seeds(histories):
@@ -111,23 +111,23 @@ def pivot(
     }
     if value == "at_end" and None in cells.values():
         raise ValueError(
-            "value='at_end' is known if eval_examples was given: else take 'final'"
+            "value='at_end' is known only with eval_examples: otherwise use 'final'"
         )
     title, mode = VALUES[value]
-    mode = words["mode"] if mode == "mode" else mode
+    mode = title_words["mode"] if mode == "mode" else mode
     notes = [f"{name}={setting_text(v)}" for name, v in where.items()]
     if len(histories) > len(settings):
         notes.append(
             "sum over seeds" if value == "compilations" else "medians over seeds"
         )
-    title = title.format(**words)
+    title = title.format(**title_words)
     return Pivot(
         rows, columns, row_values, column_values, cells, title, mode, tuple(notes)
     )
 
 
 def setting_text(value: Any) -> str:
-    """A setting's value, as `hetjax.sweep` writes it in names."""
+    """A setting's value as text, as in the names of `hetjax.sweep`."""
     return str(tuple(value) if isinstance(value, list) else value)
 
 
@@ -137,7 +137,7 @@ def _check_known(name: str, settings: Mapping[str, Mapping[str, Any]]) -> None:
     if lacking:
         shared = set.intersection(*(set(found) for found in settings.values()))
         raise ValueError(
-            f"{lacking[0]!r} has no setting {name!r}: those of all strategies are "
+            f"{lacking[0]!r} has no setting {name!r}: settings of all strategies are "
             f"{', '.join(sorted(shared)) or 'none'}"
         )
 
@@ -148,7 +148,7 @@ def _check_others(
     """Raise a ValueError if strategies differ in other settings, or in none."""
     names = dict.fromkeys(n for found in settings.values() for n in found)
     differing = {}
-    of_one: dict[str, list[Mapping[str, Any]]] = {}  # others have other settings
+    of_one: dict[str, list[Mapping[str, Any]]] = {}  # by the name without settings
     for found in settings.values():
         of_one.setdefault(str(found.get("strategy")), []).append(found)
     for name, several in itertools.product(names, of_one.values()):
@@ -158,26 +158,26 @@ def _check_others(
     if differing:
         name, values = next(iter(differing.items()))
         raise ValueError(
-            f"the strategies differ in {', '.join(differing)}, too: choose with, for "
-            f"example, where={{{name!r}: {values[0]!r}}}"
+            f"the strategies differ in {', '.join(differing)}, too: select some with, "
+            f"for example, where={{{name!r}: {values[0]!r}}}"
         )
     seen: dict[tuple[str, str], str] = {}
     for strategy, found in settings.items():
         cell = repr(found[rows]), repr(found[columns])
         if cell in seen:
             raise ValueError(
-                f"{seen[cell]!r} and {strategy!r} have the same settings: leave one out"
+                f"{seen[cell]!r} and {strategy!r} have the same settings: omit one"
             )
         seen[cell] = strategy
 
 
 def _algorithm(history: History) -> str:
-    """The strategy's name without settings, such as "sma" of "sma, local_steps=8"."""
+    """The strategy's name without settings: "sma" for "sma, local_steps=8"."""
     return history.algorithm or history.strategy.partition(", ")[0]
 
 
 def _values(found: Any) -> tuple[Any, ...]:
-    """Different values: numbers by size, anything else in the order of appearance."""
+    """The distinct values: numbers by size, others in the order of appearance."""
     values: list[Any] = []
     for value in found:
         if value not in values:

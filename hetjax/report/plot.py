@@ -1,6 +1,6 @@
 """Plots of single runs: the metric, and when each worker computed, merged and waited.
 
-Those of comparisons are methods: `Comparison.plot`, `plot_timeline`, `plot_heat_map`.
+Plots of comparisons are methods: `Comparison.plot`, `plot_timeline`, `plot_heat_map`.
 """
 
 import json
@@ -26,10 +26,10 @@ def __dir__() -> list[str]:
 def curve(
     history: History | Sequence[History], x: str = "seconds", *, smooth: int = 1
 ) -> "Figure":
-    """Plot the main metric of a run over `x`, as `Comparison.plot` does of several.
+    """Plot the main metric of a run over `x`, like `Comparison.plot`.
 
     x: "seconds", "examples", "updates", "merges", or "bytes" from and to all workers.
-    Of several histories, those of one strategy are seeds: their median is drawn.
+    Several histories of one strategy are seeds: their median is drawn.
     """
     from hetjax.report.drawing import curves
 
@@ -48,10 +48,10 @@ def timeline(
 
     Next to it are each worker's shares of the whole run. `workers` are the indices of
     the workers to draw. `window` is (start, finish) in seconds; by default the end of
-    the run, with about 40 segments per worker. Several histories are drawn one below
-    the other.
+    the run, with about 40 segments per worker. Several histories are stacked
+    vertically.
     """
-    from hetjax.report.drawing.timelines import timeline as draw_timeline
+    from hetjax.report.drawing.gantt import timeline as draw_timeline
 
     histories = [history] if isinstance(history, History) else list(history)
     return draw_timeline(histories, workers, window, every=True)

@@ -1,4 +1,4 @@
-"""results.json read back: the runs of a comparison without timelines and models."""
+"""Reading results.json: the runs of a comparison, without timelines and models."""
 
 import json
 import math
@@ -22,8 +22,8 @@ from hetjax.report.runs import NotStored
 def read_document(path: str | Path) -> dict[str, Any]:
     """Read a results.json, or that of a folder; return the arguments of `Comparison`.
 
-    Errors: those of opening the file; a ValueError that names the file, and what is
-    missing in it or of another type.
+    Errors: those of opening the file; a ValueError that names the file and the field
+    that is missing or of another type.
     """
     path = Path(path)
     path = path / "results.json" if path.is_dir() else path
@@ -48,7 +48,7 @@ def read_document(path: str | Path) -> dict[str, Any]:
         "tuning": root.get("tuning", (dict, type(None))),
         "signal": root.get("signal", str),
         "versions": versions,
-        # files of earlier versions do not say
+        # not in files of earlier versions
         "constant": None if found.get("constant") is None else root.number("constant"),
     }
 
@@ -89,8 +89,10 @@ class _Record:
         where = f"{self._where}{name}"
         return [_Record(v, self._file, f"{where}[{i}].") for i, v in found]
 
-    def made(self, name: str, make: Callable[[Any], Any], kind: type = list) -> Any:
-        """A field, made into something that its content must fit."""
+    def converted(
+        self, name: str, make: Callable[[Any], Any], kind: type = list
+    ) -> Any:
+        """A field, converted by `make`; an error if its content does not fit."""
         value = self.get(name, kind)
         try:
             return make(value)
@@ -98,7 +100,7 @@ class _Record:
             raise self.error(name, f"is {_short(value)}") from None
 
 
-# files of earlier versions do not say
+# not in files of earlier versions
 _NEW_NUMBERS = {
     "schedule_seed": (int, type(None)),
     "root_merges": (int, type(None)),
@@ -123,22 +125,22 @@ def _history(record: _Record, metric: str, mode: str) -> History:
         record.get("settings", dict),
         metric,
         mode,
-        # files of earlier versions do not say
+        # not in files of earlier versions
         **{
             name: record.get(name, str) if name in record.value else ""
             for name in ("algorithm", "played")
         },
         **_new_numbers(record),
         evals=[Evaluation(_point(p, metric)) for p in points],
-        at_end=record.made("at_end", _nan_for_none, dict),
+        at_end=record.converted("at_end", _nan_for_none, dict),
         workers=[_worker(*w) for w in zip(workers, staleness, strict=True)],
         timeline=NotStored(),
-        merge_times=record.made("merge_times", lambda times: array("d", times)),
+        merge_times=record.converted("merge_times", lambda times: array("d", times)),
         programs=record.get("programs", dict),
         step_modes=record.get("step_modes", dict),
         stuck=record.get("stuck", list),
-        events=record.made("events", lambda all: [WorkerEvent(**e) for e in all]),
-        interruptions=record.made(
+        events=record.converted("events", lambda all: [WorkerEvent(**e) for e in all]),
+        interruptions=record.converted(
             "interruptions", lambda all: [Interruption(**e) for e in all]
         ),
         **{name: record.get(name, str) for name in texts},
@@ -156,12 +158,14 @@ def _point(record: _Record, metric: str) -> dict[str, float]:
 
 
 def _worker(record: _Record, staleness: Any) -> WorkerRecord:
-    """One worker's record, with its staleness, which is stored apart."""
-    # what clusters have; files of earlier versions do not
+    """One worker's record, with its staleness, which is stored separately."""
+    # only of clusters, and not in files of earlier versions
     on_cluster = {k: record.get(k, int) for k in WORKER_BYTES if k in record.value}
     if "node" in record.value:
         on_cluster["node"] = record.get("node", str)
-    sizes = record.made("batch_size_over_time", lambda all: [(t, b) for t, b in all])
+    sizes = record.converted(
+        "batch_size_over_time", lambda all: [(t, b) for t, b in all]
+    )
     return WorkerRecord(
         record.get("name", str),
         **{name: record.number(name) for name in WORKER_NUMBERS},

@@ -1,4 +1,4 @@
-"""Runs as plain values for JSON and CSV, always in the same order.
+"""Runs as plain values for JSON and CSV, in a fixed order.
 
 Names that differ between runs (settings, metrics, programs) are sorted, so that equal
 histories give equal bytes.
@@ -47,7 +47,7 @@ def _rank(key: Any) -> tuple[bool, float, str]:
 
 
 def metric_names(points: Iterable[dict[str, float]]) -> tuple[str, ...]:
-    """The sorted names of the evaluations' columns besides the common ones."""
+    """The sorted names of the evaluations' columns other than the common ones."""
     return tuple(sorted({name for p in points for name in p} - set(COMMON)))
 
 
@@ -69,7 +69,9 @@ def run_record(history: History) -> dict[str, Any]:
         "merges": history.merges,
         "root_merges": history.root_merges,
         "unseen_merge": plain(history.unseen_merge),
-        "merge_times": list(history.merge_times) if sizes_moved(history) else [],
+        "merge_times": list(history.merge_times)
+        if batch_sizes_changed(history)
+        else [],
         "compilations": history.compilations,
         "programs": plain(history.programs),
         "compile_seconds": plain(history.compile_seconds),
@@ -86,8 +88,8 @@ def run_record(history: History) -> dict[str, Any]:
     }
 
 
-def sizes_moved(history: History) -> bool:
-    """Did any worker have more than one batch size?"""
+def batch_sizes_changed(history: History) -> bool:
+    """Whether any worker had more than one batch size."""
     sizes = ({size for _, size in w.batch_size_over_time} for w in history.workers)
     return any(len(s) > 1 for s in sizes)
 

@@ -1,4 +1,4 @@
-"""The folder of a comparison's results: all its files, written completely or not."""
+"""The folder of a comparison's results; every file is written completely or not."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hetjax.atomic_files import write_whole
 from hetjax.report.comparison import Comparison
-from hetjax.report.record import sizes_moved
+from hetjax.report.record import batch_sizes_changed
 from hetjax.report.runs import first_seeds
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ NAMES = (
 )
 
 
-RUNS = "runs"  # the folder in it in which runs are kept (`compare(out=...)`)
+RUNS = "runs"  # its subfolder for checkpointed runs (`compare(out=...)`)
 
 
 def check_out(
@@ -36,7 +36,7 @@ def check_out(
 ) -> None:
     """Raise an error if the folder already holds results or cannot be written.
 
-    Results that are made from kept runs may be replaced by those of the same `runs`
+    Results of checkpointed runs may be replaced by results of the same `runs`
     (strategy, seed), and more.
     """
     folder = Path(out_dir)
@@ -55,7 +55,7 @@ def check_out(
 
 
 def _runs_in(folder: Path) -> set[tuple[str, int]]:
-    """(strategy, seed) of all runs in results.json; nothing without the file."""
+    """(strategy, seed) of all runs in results.json; empty without the file."""
     try:
         found = json.loads((folder / NAMES[0]).read_text(encoding="utf-8"))
         return {(run["strategy"], run["seed"]) for run in found["runs"]}
@@ -84,13 +84,13 @@ def write_results(
 ) -> list[Path]:
     """Write all files of a comparison; return their paths.
 
-    There is no batch_sizes.png if no strategy changed batch sizes. `command` is what
-    made the comparison, which the page then shows instead of a call. Of several
-    processes, process 0 alone writes them.
+    There is no batch_sizes.png if no strategy changed batch sizes. `command` is the
+    command that made the comparison; the page shows it instead of a call. Of several
+    processes, only process 0 writes.
 
-    Errors: FileExistsError as in `check_out`; OSError where files could not be written,
-    such as on a full disk: after all have been tried, it names those that are there and
-    those that are not.
+    Errors: FileExistsError as in `check_out`; OSError if files could not be written, as
+    on a full disk. It is raised after trying all files, and names those that failed and
+    those that were written.
     """
     folder = Path(out_dir)
     writers: dict[str, Callable[[Path], object]] = {
@@ -101,7 +101,7 @@ def write_results(
         "timeline.png": lambda path: _save(runs.plot_timeline(), path),
         "report.html": partial(runs.report, command=command),
     }
-    if not any(map(sizes_moved, first_seeds(runs.histories))):
+    if not any(map(batch_sizes_changed, first_seeds(runs.histories))):
         del writers["batch_sizes.png"]
     if not _is_first():
         return [folder / name for name in writers]

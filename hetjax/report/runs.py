@@ -1,4 +1,4 @@
-"""Histories by strategy, and what must agree between runs that are compared."""
+"""Histories by strategy, and checks that runs can be compared."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,15 +9,15 @@ from hetjax.report.record import plain
 
 
 class NotStored(Timeline):
-    """The timeline of a run from results.json, which holds none."""
+    """The missing timeline of a run from results.json."""
 
 
 def check_timelines(histories: Sequence[History]) -> None:
-    """Raise a ValueError for a run whose timeline is not known."""
+    """Raise a ValueError for a run without a timeline."""
     for h in histories:
         if isinstance(h.timeline, NotStored):
             raise ValueError(
-                f"{h.strategy}, seed {h.seed}, was read from a file, which holds no "
+                f"{h.strategy}, seed {h.seed}, was read from a file, which has no "
                 "timelines: draw its timeline in the process that makes the run"
             )
 
@@ -44,16 +44,16 @@ def check_runs(histories: Sequence[History]) -> None:
         raise ValueError(f"runs of different main metrics: {', '.join(metrics)}")
     if len({h.mode for h in histories}) > 1:
         raise ValueError(
-            f"runs of which some take a larger {metrics[0]} for better, and others a "
-            "smaller one: compare those of one mode"
+            f"for some runs a larger {metrics[0]} is better, for others a smaller "
+            "one: compare runs of one mode"
         )
     seen = set()
     for h in histories:
         if (h.strategy, h.seed) in seen:
             # they would count as two seeds of one strategy
             raise ValueError(
-                f"two runs are called {h.strategy!r} with seed {h.seed}: "
-                "give strategies with other settings other names"
+                f"two runs are named {h.strategy!r} with seed {h.seed}: "
+                "use different names for strategies with different settings"
             )
         seen.add((h.strategy, h.seed))
 
@@ -70,7 +70,7 @@ def check_same(what: str, one: Any, other: Any) -> None:
 
 
 def first_difference(where: str, one: Any, other: Any) -> tuple[str, Any, Any] | None:
-    """The place of the first difference between JSON data, and both values there."""
+    """The path of the first difference between JSON data, and both values."""
     if isinstance(one, dict) and isinstance(other, dict):
         pairs = [(f"{where}.{k}", one.get(k), other.get(k)) for k in {**other, **one}]
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
@@ -80,39 +80,3 @@ def first_difference(where: str, one: Any, other: Any) -> tuple[str, Any, Any] |
         return None if one == other else (where, one, other)
     found = (first_difference(*pair) for pair in pairs)
     return next((f for f in found if f is not None), None)
-
-
-def joined_tuning(
-    one: dict[str, Any] | None, other: dict[str, Any] | None
-) -> dict[str, Any] | None:
-    """How the learning rates of two comparisons were chosen, as one description."""
-    if one is None or other is None:
-        return one or other
-    for name in ("tune", "held_out"):
-        check_same(f"tuning.{name}", one[name], other[name])
-    check_same("tuning.score", one.get("score", "best"), other.get("score", "best"))
-    for name in ("scores", "chosen"):
-        both = one[name].keys() & other[name].keys()
-        for strategy in sorted(both):
-            where = f"tuning.{name}.{strategy}"
-            check_same(where, one[name][strategy], other[name][strategy])
-    joined = {name: {**one[name], **other[name]} for name in ("scores", "chosen")}
-    return {**one, **joined}
-
-
-def chosen_rates(tuning: dict[str, Any] | None) -> list[str]:
-    """Which learning rates were chosen, and on what, as lines below a table."""
-    if tuning is None:
-        return []
-    chosen, how = tuning["chosen"], f"on {tuning['held_out']:,} held-out examples"
-    if tuning["tune"] == "common" and len(set(chosen.values())) == 1:
-        return [f"learning rate {next(iter(chosen.values())):g} for all, chosen {how}"]
-    rates = ", ".join(f"{name} {rate:g}" for name, rate in chosen.items())
-    return [f"learning rates, chosen {how}: {rates}"]
-
-
-def joined_versions(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
-    """The versions of packages, both where two comparisons differ."""
-    names = {**one, **other}
-    found = {n: dict.fromkeys(v[n] for v in (one, other) if n in v) for n in names}
-    return {name: " and ".join(versions) for name, versions in found.items()}

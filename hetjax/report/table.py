@@ -18,7 +18,7 @@ class Table:
     def of(
         cls, columns: Mapping[str, Sequence[str]], caption: Sequence[str]
     ) -> "Table":
-        """A table of columns, by the headers that stand above them."""
+        """A table of columns, given by their headers."""
         rows = tuple(zip(*columns.values(), strict=True))
         return cls(tuple(columns), rows, tuple(caption))
 
@@ -45,7 +45,7 @@ class Table:
 
 
 class Tabular(ABC):
-    """Results that print, and are displayed in Jupyter, as their table."""
+    """Results that are printed, and displayed in Jupyter, as a table."""
 
     @abstractmethod
     def table(self) -> Table:

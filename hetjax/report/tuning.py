@@ -1,18 +1,20 @@
-"""Remarks on learning rates that were chosen from a grid."""
+"""Learning rates that were chosen from a grid: captions, remarks, joined records."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
-FAR = 0.03  # of the best score: a neighbor that is worse by more differs a lot
-COARSE = 4.0  # half decades, factors of 3.2, are fine enough
+from hetjax.report.runs import check_same
+
+FAR = 0.03  # of the best score: the difference to a much worse neighbor
+COARSE = 4.0  # the ratio of a coarse grid; half decades, factors of 3.2, are finer
 
 
 def remarks(tuning: Mapping[str, Any]) -> list[str]:
     """Lines about chosen rates at an edge of the grid, and about coarse grids.
 
-    A grid is called coarse where the rate next to the chosen one is a factor of four
-    away or more, and each neighbor's score is worse by more than 3 %, or diverged.
+    A grid is coarse if a rate next to the chosen one is a factor of four away or more,
+    and each neighbor's score is worse by more than 3 %, or diverged.
     """
     found: dict[str, list[str]] = {}
     for name, chosen in tuning["chosen"].items():
@@ -27,7 +29,7 @@ def remarks(tuning: Mapping[str, Any]) -> list[str]:
 
 
 def _of_one(scores: dict[float, float], chosen: float) -> list[str]:
-    """The remarks on one strategy; nothing where a single rate was tried."""
+    """The remarks on one strategy; none if a single rate was tried."""
     rates = sorted(scores)
     at = rates.index(chosen)
     lines = []
@@ -43,14 +45,43 @@ def _of_one(scores: dict[float, float], chosen: float) -> list[str]:
     wide = [r for r in neighbors if max(r / chosen, chosen / r) >= COARSE]
     if neighbors and math.isfinite(best) and all(far) and wide:
         between = " and ".join(f"{math.sqrt(r * chosen):.1g}" for r in wide)
-        beside = " and ".join(f"{r:g}" for r in neighbors)
+        nearby = " and ".join(f"{r:g}" for r in neighbors)
         lines.append(
-            f"the learning rates {beside} are much worse than {chosen:g}: try finer "
+            f"the learning rates {nearby} are much worse than {chosen:g}: try finer "
             f"steps around it, such as {between}"
         )
     return lines
 
 
 def _known(score: float | None) -> float:
-    """A score; files have None for a rate that diverged."""
+    """A score as a float; None in a file means that the rate diverged."""
     return math.nan if score is None else score
+
+
+def joined_tuning(
+    one: dict[str, Any] | None, other: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """The joined record of how two comparisons chose their learning rates."""
+    if one is None or other is None:
+        return one or other
+    for name in ("tune", "held_out"):
+        check_same(f"tuning.{name}", one[name], other[name])
+    check_same("tuning.score", one.get("score", "best"), other.get("score", "best"))
+    for name in ("scores", "chosen"):
+        both = one[name].keys() & other[name].keys()
+        for strategy in sorted(both):
+            where = f"tuning.{name}.{strategy}"
+            check_same(where, one[name][strategy], other[name][strategy])
+    joined = {name: {**one[name], **other[name]} for name in ("scores", "chosen")}
+    return {**one, **joined}
+
+
+def chosen_rates(tuning: dict[str, Any] | None) -> list[str]:
+    """Lines below a table with the chosen learning rates and the held-out examples."""
+    if tuning is None:
+        return []
+    chosen, how = tuning["chosen"], f"on {tuning['held_out']:,} held-out examples"
+    if tuning["tune"] == "common" and len(set(chosen.values())) == 1:
+        return [f"learning rate {next(iter(chosen.values())):g} for all, chosen {how}"]
+    rates = ", ".join(f"{name} {rate:g}" for name, rate in chosen.items())
+    return [f"learning rates, chosen {how}: {rates}"]

@@ -4,7 +4,7 @@ import platform
 from importlib import metadata
 
 PACKAGES = ("hetjax", "jax", "jaxlib", "numpy")
-EXTRAS = ("ray",)  # told where they are installed
+EXTRAS = ("ray",)  # included if they are installed
 
 
 def installed_version(package: str = "hetjax") -> str:
@@ -16,8 +16,15 @@ def installed_version(package: str = "hetjax") -> str:
 
 
 def installed_versions() -> dict[str, str]:
-    """The versions of all of them, and of Python."""
+    """The versions of these packages, and of Python."""
     found = {package: installed_version(package) for package in PACKAGES}
     extras = {package: installed_version(package) for package in EXTRAS}
     found |= {package: v for package, v in extras.items() if v != "unknown"}
     return {**found, "python": platform.python_version()}
+
+
+def joined_versions(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
+    """The versions of packages in two comparisons; both if they differ."""
+    names = {**one, **other}
+    found = {n: dict.fromkeys(v[n] for v in (one, other) if n in v) for n in names}
+    return {name: " and ".join(versions) for name, versions in found.items()}

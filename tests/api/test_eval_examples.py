@@ -147,8 +147,8 @@ def test_the_table_says_so(tmp_path):
     text = str(comparison.table())
     assert "on the whole test split" in text
     assert f"constant prediction: {comparison.constant:.3g} accuracy" in text
-    assert "evaluations during a run are of 7 test examples" in text
-    assert "those at its end of all 50" in text
+    assert "evaluations during a run are on 7 test examples" in text
+    assert "those at its end on all 50" in text
     for row, history in zip(comparison.summary(), comparison.histories, strict=True):
         assert row["at_end"] == history.at_end["accuracy"]
         assert f"{row['at_end']:.3f}" in text

@@ -61,8 +61,8 @@ BOTH = [
     ({"task": DATA}, "task is a Dataset: give a Task"),
     ({"data": (1, 2)}, r"data is a tuple, \(1, 2\): give a Dataset"),
     ({"data": split(y=23)}, "x of the training split of arrays has 24 rows, but y has"),
-    ({"data": split(num_classes=NAN)}, "num_classes=nan: give a whole number"),
-    ({"data": split(num_classes=-1)}, "num_classes=-1: give a whole number, at least"),
+    ({"data": split(num_classes=NAN)}, "num_classes=nan: pass a whole number"),
+    ({"data": split(num_classes=-1)}, "num_classes=-1: pass a whole number, at least"),
     (
         {"data": replace(DATA, train=Split(DATA.train.x, DATA.train.y + 2))},
         r"y of the training split of arrays has the class id 2, outside 0\.\.1",
@@ -73,11 +73,11 @@ BOTH = [
     ),
     (
         {"data": replace(DATA, train=Split([[1.0]], [0]))},
-        "x of the training split of arrays is a list: give a NumPy array",
+        "x of the training split of arrays is a list: pass a NumPy array",
     ),
     (
         {"data": replace(DATA, train=Split(sp.coo_array((24, 1)), DATA.train.y))},
-        "x of the training split of arrays is a coo_array: give .* scipy CSR",
+        "x of the training split of arrays is a coo_array: pass .* scipy CSR",
     ),
     (
         {"data": replace(DATA, test=Split(np.zeros((3, 2)), DATA.test.y))},

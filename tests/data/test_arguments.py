@@ -108,7 +108,7 @@ def test_num_classes_of_arrays(value):
 ODD = [
     (([[1.0], [1.0, 2.0]], [0, 1]), "train x cannot be an array: "),
     ((X, [[0], [1, 2], [3], [0]]), "train y cannot be an array: "),
-    ((np.ma.masked_less(X, 2), Y), "train x is masked: give numbers for"),
+    ((np.ma.masked_less(X, 2), Y), "train x is masked: pass numbers for"),
     ((X, np.ma.masked_less(Y, 2)), "train y is masked"),
     ((None, Y), "train x must hold real numbers, not object"),
     ((X, None), r"train y must be \[N\] or \[N, C\], not \(\)"),

@@ -1,4 +1,4 @@
-"""Batches: few shapes, nothing lost or added, and padding that changes nothing."""
+"""Batches: few shapes, all entries and no others, and padding without effect."""
 
 import jax
 import jax.numpy as jnp
@@ -191,7 +191,7 @@ def test_a_bucket_has_room_for_the_examples_that_pad_a_batch():
 
 
 def test_repeated_examples_take_larger_capacities():
-    """A batch across the end of a pass may hold the fullest examples twice."""
+    """A batch that spans two epochs may contain the fullest examples twice."""
     buckets = (Bucket(4, (16, 0)),)
     assert bucket_of(buckets, 4, [filled_by(4, 17, 0)]) == Bucket(4, (20, 0))
     # ceil(1.25 ceil(20 1.25))
@@ -200,7 +200,7 @@ def test_repeated_examples_take_larger_capacities():
 
 def test_a_batch_above_b_max_is_an_error_that_says_what_to_do():
     with pytest.raises(
-        ValueError, match="batch of 6 .* of 5: give a larger batch_size"
+        ValueError, match="batch of 6 .* of 5: pass a larger batch_size"
     ):
         bucket_of((Bucket(5, (9, 9)),), 6, [filled_by(6, 1, 1)])
 
@@ -321,18 +321,18 @@ def test_the_gradient_of_a_batch_is_the_mean_of_those_of_its_examples(gradient):
 
 
 def unit_length(x, w):
-    """h / |h|, which an empty row does not have."""
+    """h / |h|, which is undefined for an empty row."""
     h = matmul(x, w)
     return h / jnp.linalg.norm(h, axis=-1, keepdims=True)
 
 
 def log_sums(x, w):
-    """log of a row's sum, times w: not finite where a row is empty."""
+    """log of a row's sum, times w: not finite for an empty row."""
     return jnp.log(matmul(x, jnp.ones(x.shape[-1])))[:, None] * w[:1]
 
 
 def log_labels(y, w):
-    """As `log_sums`, of an example's share of labels."""
+    """Like `log_sums`, of an example's share of labels."""
     return jnp.log(jax.ops.segment_sum(y.data, y.indices[:, 0], 9))[:, None] * w[:1]
 
 

@@ -1,4 +1,4 @@
-"""Data sets of other libraries, memory maps, trees, texts: what runs read of them."""
+"""Data sets of other libraries, memory maps, trees, texts, as runs read them."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import hetjax as hj
 from hetjax.data import sources
 from hetjax.data.batching import make_batch, make_buckets
-from hetjax.data.columns import View
+from hetjax.data.columns import RowsView
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -20,7 +20,7 @@ ROWS = np.array([7, 3, 3, 39])
 
 
 class Pairs:
-    """Rows (x, y), as of torch; counts what is read."""
+    """Rows (x, y), as in torch; counts the reads."""
 
     def __init__(self):
         self.read = []
@@ -34,7 +34,7 @@ class Pairs:
 
 
 class Named(Pairs):
-    """Rows with names, of which several are read at once, as of torch."""
+    """Rows with named fields, several read at once, as in torch."""
 
     def __getitems__(self, rows):
         self.read += rows
@@ -42,7 +42,7 @@ class Named(Pairs):
 
 
 class Columns:
-    """As a Hugging Face data set: columns of lists, in a format."""
+    """Like a Hugging Face data set: columns of lists, in a format."""
 
     features = ("image", "label", "caption")
 
@@ -60,12 +60,12 @@ class Columns:
         return N
 
     def __getitem__(self, rows):
-        assert "caption" not in self.names  # nobody asked for it
+        assert "caption" not in self.names  # it was not requested
         return {"image": self.convert(X[rows]), "label": self.convert(Y[rows])}
 
 
 class Subset(Named):
-    """As torch's Subset with a transform of the user's: only single rows have it."""
+    """Like torch's Subset with a user's transform of single rows."""
 
     def __getitem__(self, row):
         return {"image": X[row], "label": int(Y[row])}
@@ -81,7 +81,7 @@ class Transformed(Subset):
 
 
 class PassedOn:
-    """Changes the rows of another data set, and passes all else on to it."""
+    """Changes the rows of another data set, and delegates everything else to it."""
 
     def __init__(self, data):
         self.data = data
@@ -98,7 +98,7 @@ class PassedOn:
 
 
 class WithTransform(Columns):
-    """As a Hugging Face data set after set_transform."""
+    """Like a Hugging Face data set after set_transform."""
 
     format = {"type": "custom", "format_kwargs": {"transform": None}}
 
@@ -163,18 +163,18 @@ def test_only_the_rows_of_a_batch_are_read():
 
 
 def test_what_is_chosen_is_of_each_row_alone():
-    """As a function of the row, not of a batch; what is not chosen may be anything."""
+    """A function of the row, not of a batch; other fields may be anything."""
 
     class Rich(Pairs):
         def __getitem__(self, row):
             ragged = np.zeros(1 + row % 3)
             return {"x": X[row], "y": Y[row], "caption": "words", "boxes": ragged}
 
-    def centred(row):
+    def centered(row):
         return row["x"][:2] - row["x"].mean()
 
-    data = hj.data.from_source(Rich(), Rich(), x=centred, y=lambda row: int(row["y"]))
-    expected = np.stack([centred({"x": X[row]}) for row in ROWS])
+    data = hj.data.from_source(Rich(), Rich(), x=centered, y=lambda row: int(row["y"]))
+    expected = np.stack([centered({"x": X[row]}) for row in ROWS])
     np.testing.assert_array_equal(batch_of(data).x[: len(ROWS)], expected)
     np.testing.assert_array_equal(data.train.y, Y)
 
@@ -244,7 +244,7 @@ def test_transforms_of_hugging_face():
 
 
 class Loader:
-    """As torch's DataLoader."""
+    """Like torch's DataLoader."""
 
     dataset = ()
 
@@ -264,18 +264,18 @@ class Words(Pairs):
 
 NOT_SOURCES = [
     (iter([1]), {}, "train is a list_iterator, which has no length, or no access by"),
-    (Loader(), {}, "train is a Loader, .* give the data set that it has, its .dataset"),
-    (Pairs, {}, "train is the class Pairs: call it"),
-    (Named(), {}, "train has rows with image, label: say with x= and y="),
+    (Loader(), {}, "train is a Loader, .* pass its data set, its .dataset"),
+    (Pairs, {}, "train is the class Pairs: pass an"),
+    (Named(), {}, "train has rows with image, label: choose the inputs"),
     (
         Named(),
         {"x": "img", "y": "label"},
         r"rows without 'img' .*; they have image, la",
     ),
-    ([X[0]], {}, r"train has rows of ndarray: they must be pairs \(x, y\)"),
+    ([X[0]], {}, r"train has rows of ndarray: make them pairs \(x, y\)"),
     ([], {}, "train has no rows"),
-    ({"x": X}, {}, "train is a dictionary: hetjax.data.from_arrays takes those of"),
-    (Words(), {}, "train has rows with a str: give numbers and arrays"),
+    ({"x": X}, {}, "train is a dictionary: pass dictionaries of arrays to"),
+    (Words(), {}, "train has rows with a str: convert them to numbers"),
 ]
 
 
@@ -290,8 +290,8 @@ def test_rows_of_several_shapes_are_named():
         hj.data.from_source(Ragged(), Ragged())
 
 
-def test_labels_are_read_in_pieces(monkeypatch):
-    monkeypatch.setattr(sources, "PIECE", 16)
+def test_labels_are_read_in_blocks(monkeypatch):
+    monkeypatch.setattr(sources, "ROWS_PER_READ", 16)
     sizes = []
     read = sources.Source.read
     monkeypatch.setattr(
@@ -304,7 +304,7 @@ def test_labels_are_read_in_pieces(monkeypatch):
 
 @pytest.fixture
 def mapped(tmp_path):
-    """Bytes in a file, and what they are."""
+    """Bytes in a file, and their dtype."""
     images = RNG.integers(0, 256, (N, 4, 4), np.uint8)
     np.save(tmp_path / "images.npy", images)
     return np.load(tmp_path / "images.npy", mmap_mode="r"), images
@@ -316,7 +316,7 @@ def test_a_memory_map_is_not_copied_nor_converted(mapped):
     assert data.train.x is images
     assert data.test.x.base is not None
     part = data.train.take(ROWS)
-    assert isinstance(part.x, View)
+    assert isinstance(part.x, RowsView)
     again = part.take(np.array([3, 0]))
     np.testing.assert_array_equal(again.x[:], content[[39, 7]])
     batch = batch_of(data)
@@ -336,7 +336,7 @@ def test_a_copy_of_a_memory_map_is_an_array(mapped):
 
 
 def test_large_targets_are_not_read(tmp_path):
-    """The first number that is no label ends the look."""
+    """Reading stops at the first number that is not a label."""
     wide = np.lib.format.open_memmap(tmp_path / "y.npy", "w+", np.uint16, (N, 6))
     wide[:] = RNG.integers(0, 50, (N, 6))
     data = hj.data.from_arrays((X, wide), (X, wide))
@@ -407,7 +407,7 @@ def test_floats_are_regression_targets():
 def test_a_column_of_zeros_and_ones_asks_what_it_is():
     column = (Y > 0).astype(int)[:, None]
     with pytest.raises(
-        ValueError, match=r"of zeros and ones: give class ids as y\[:, 0"
+        ValueError, match=r"of zeros and ones: pass class ids as y\[:, 0"
     ):
         hj.data.from_arrays((X, column), (X, column))
     data = hj.data.from_arrays((X, column), (X, column), targets="values")
@@ -421,9 +421,9 @@ def test_tokens_are_pieces_and_what_follows_each():
     np.testing.assert_array_equal(data.train.y, data.train.x + 1)
     assert np.shares_memory(data.train.x, text)
     for wrong, message in (
-        (text[:3], "train has 3 tokens: give more than length=3"),
-        (text * 1.5, r"train is \[11\] of float64: give the text's tokens"),
-        (text - 1, "train has the token -1: give numbers from 0 on"),
+        (text[:3], "train has 3 tokens: pass more than length=3"),
+        (text * 1.5, r"train is \[11\] of float64: pass the text's tokens"),
+        (text - 1, "train has the token -1: pass numbers from 0 on"),
     ):
         with pytest.raises(ValueError, match=message):
             hj.data.from_tokens(wrong, text, length=3)

@@ -1,4 +1,4 @@
-"""Data sets cut to their commonest labels, by hand and on random data."""
+"""Data sets with only their commonest labels: a small example, and random data."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def data_of(train, test):
     return from_arrays(*splits, name="own")
 
 
-def test_by_hand():
+def test_a_small_example():
     # counts 1, 3, 2, 2: the two commonest are 1, and 2 rather than 3
     data = data_of(
         [[0, 1, 1, 0], [0, 1, 0, 1], [1, 0, 0, 1], [0, 1, 1, 0]],
@@ -51,7 +51,7 @@ def test_laws(seed, number):
     check_dataset(cut)
     before = data.train.y.toarray().sum(0)
     after = cut.train.y.toarray().sum(0)
-    # no label that was left out is commoner than one that was kept
+    # no removed label is commoner than a remaining one
     np.testing.assert_array_equal(np.sort(after), np.sort(before)[12 - number :])
     assert (cut.train.y.toarray().sum(1) > 0).all()
 

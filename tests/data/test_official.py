@@ -46,7 +46,7 @@ def test_mnist():
     data = mnist()
     assert data.train.x.shape == (60_000, 28, 28, 1)
     assert data.test.x.shape == (10_000, 28, 28, 1)
-    # the usual mean and deviation for normalisation
+    # the usual mean and deviation for normalization
     assert data.train.x.mean(dtype=np.float64) == pytest.approx(0.1307, abs=5e-5)
     assert data.train.x.std(dtype=np.float64) == pytest.approx(0.3081, abs=5e-5)
     assert data.train.y[:5].tolist() == [5, 0, 4, 1, 9]
@@ -117,7 +117,7 @@ def test_ag_news(tmp_path):
 
 
 def test_a9a():
-    """The counts that LIBSVM's page and the Adult data's documentation give."""
+    """The counts on LIBSVM's page and in the Adult data's documentation."""
     place = folder("libsvm_a9a")
     data = read_libsvm(place / "a9a.gz", place / "a9a.t.gz")
     assert np.bincount(data.train.y).tolist() == [24720, 7841]

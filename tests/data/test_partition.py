@@ -1,4 +1,4 @@
-"""Shards: every example in exactly one, none empty, classes as uneven as asked."""
+"""Shards: every example in exactly one, none empty, with the requested unevenness."""
 
 import numpy as np
 import pytest
@@ -85,14 +85,14 @@ def test_shares_have_the_moments_of_the_dirichlet_distribution():
 
 
 def test_small_classes_favour_no_worker():
-    """With one example per class, rounding must not decide who gets it."""
+    """With one example per class, rounding must not decide which worker gets it."""
     shards = dirichlet(np.arange(4000), 4, alpha=1.0, seed=0)
     sizes = np.array([len(shard) for shard in shards])
     assert np.abs(sizes - 1000).max() < 4 * np.sqrt(4000 * 0.25 * 0.75)
 
 
 def test_examples_of_a_class_are_drawn_at_random():
-    """They are not in the order of the file, which may be sorted."""
+    """Examples are not in the order of the file, which may be sorted."""
     for shard in dirichlet(np.zeros(400, int), 2, alpha=1e9, seed=0):
         assert abs(shard.mean() - 199.5) < 4 * 115.5 / np.sqrt(2 * 200)  # errors
         assert (np.diff(shard) > 1).mean() > 0.25  # half are expected

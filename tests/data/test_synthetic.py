@@ -50,7 +50,7 @@ def test_popularity_falls_like_one_over_rank():
     counts = np.sort(np.bincount(data.train.y.indices, minlength=1000))[::-1]
     ranks = np.array([1, 4, 16, 64])
     expected = 8000 * np.log((ranks + 1) / ranks) / np.log(1001)
-    # five standard deviations of a Poisson count, and sorting favours the rare ones
+    # five standard deviations of a Poisson count, and sorting favors the rare ones
     assert (np.abs(counts[ranks - 1] - expected) < 5 * np.sqrt(expected) + 5).all()
     lengths = np.diff(data.train.x.indptr)
     assert lengths.mean() > 1.1 * np.median(lengths)  # exp(0.6**2 / 2) = 1.2

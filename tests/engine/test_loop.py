@@ -26,7 +26,7 @@ import hetjax as hj
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.data import from_arrays
-from hetjax.data.held_out import rows_apart
+from hetjax.data.held_out import held_out_rows
 from hetjax.sampling import uniform
 
 # What an evaluation sees. In this file w is the number of merged steps.
@@ -492,7 +492,7 @@ def looked_at(data, strategy, **options):
 @pytest.mark.parametrize("apart", [False, True], ids=["whole split", "held out"])
 def test_a_loss_of_nan_names_the_rows_that_are(mapped, apart):
     """Rows are numbered as in the whole training split."""
-    rest, _ = rows_apart(EXAMPLES, 0)
+    rest, _ = held_out_rows(EXAMPLES, 0)
     row = int(rest[20])
     assert row != 20  # as the round's own numbers have it
     strategy = alone() if not apart else hj.fed_acc(batch_size=2, learning_rate=1.0)

@@ -1,4 +1,4 @@
-"""A hand-made comparison, small enough to compute every number by hand."""
+"""A comparison small enough to compute every number by hand."""
 
 import pytest
 

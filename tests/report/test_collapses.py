@@ -1,4 +1,4 @@
-"""Runs that collapse: what counts is the end, and a target that is held."""
+"""Runs that collapse: the end counts, and a target must be held."""
 
 import math
 
@@ -68,7 +68,7 @@ def test_a_collapse_is_far_below_the_best(make):
 
 
 def test_the_collapsed_run_does_not_win(make, tmp_path):
-    """Its best point is the best of all, and it is there first."""
+    """Its best point is the best of all, and the first at the target."""
     runs = Comparison(
         [make("steady", 0, NOISY), make("fallen", 0, COLLAPSED)], data={}, machine={}
     )

@@ -78,7 +78,7 @@ def test_several_runs_are_one_below_the_other(make, run):
 
 
 def test_two_runs_of_one_strategy_are_both_shown(make):
-    """A real run and a simulated one, to compare them."""
+    """A real run and a simulated one."""
     figure = plot.timeline([make("sync", real=True), make("sync", duration=12.0)])
     assert [t.split(" of ")[1] for t in titles(figure)] == ["10 s", "12 s"]
 

@@ -1,4 +1,4 @@
-"""The files of a comparison: schema, validity, equal bytes, old results are kept."""
+"""The files of a comparison: schema, validity, equal bytes, old results are safe."""
 
 import json
 import math
@@ -51,7 +51,7 @@ def test_all_files_are_written(written):
 
 
 def test_equal_histories_give_equal_bytes(make, written, tmp_path):
-    """Old results do not matter if they may be overwritten: none is left."""
+    """Old results that may be overwritten are removed."""
     for name in NAMES:
         (tmp_path / name).write_text("old")
     again = write(make, tmp_path, lambda items: items[::-1], overwrite=True)
@@ -229,7 +229,7 @@ def test_a_full_disk_names_what_is_written_and_what_is_not(runs, tmp_path):
 
 
 def test_without_changed_batch_sizes_there_is_no_plot_of_them(runs, tmp_path):
-    """An old one is deleted, since it is of other runs."""
+    """An old one of other runs is deleted."""
     (tmp_path / "batch_sizes.png").write_text("old")
     paths = write_results(runs, tmp_path, overwrite=True)
     assert [p.name for p in paths] == [n for n in NAMES if n != "batch_sizes.png"]

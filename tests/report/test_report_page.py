@@ -1,4 +1,4 @@
-"""The HTML page of a comparison: whole, escaped, the same bytes, from a file, too."""
+"""The HTML page of a comparison: complete, escaped, deterministic, also from a file."""
 
 import base64
 import re
@@ -8,7 +8,7 @@ import pytest
 
 from hetjax.engine.records.history import Interruption, WorkerEvent
 from hetjax.report import Comparison
-from hetjax.report.drawing import embedded
+from hetjax.report.drawing import panels
 
 VOID = {"meta", "img", "br"}
 EVIL = "<script>alert('x')</script>&\"$title"
@@ -41,7 +41,7 @@ def parsed(comparison, folder, **options):
 
 
 def read(path):
-    """(what the parser found, all text) of a page."""
+    """(the parser with its results, all text) of a page."""
     html = path.read_text(encoding="utf-8")
     found = Checker()
     found.feed(html)
@@ -51,7 +51,7 @@ def read(path):
 
 @pytest.fixture(scope="module")
 def full(make_histories):
-    """A comparison with something to say in every section."""
+    """A comparison with content for every section."""
     histories = make_histories()
     first, other = histories[0], histories[1]
     first.workers[0].batch_size_over_time = [(0.0, 32.0), (4.0, 48.5)]
@@ -102,7 +102,7 @@ def test_everything_that_a_reader_asks_is_there(page):
         "sync: 3.00 virtual seconds",  # the first at the target
         "medians over seeds [lowest, highest]; compilations: sum",
         "async, seed 0, was stopped after 10 s: loss is not finite",
-        "sync, seed 0, was continued at 3 s from its checkpoint 2",
+        "sync, seed 0, was resumed at 3 s from its checkpoint 2",
         "sync 0 1.5 w1 lost Traceback KeyError: 'x'",
         "sync learning_rate=0.5",
         "strategy 0.1 0.5 chosen sync diverged 0.9 0.5",
@@ -179,7 +179,7 @@ def test_a_page_from_a_file_says_what_it_lacks(full, page, tmp_path):
     full.to_json(tmp_path / "results.json")
     again = Comparison.from_json(tmp_path / "results.json")
     found, text = parsed(again, tmp_path)
-    assert "Timelines are not in the file that the runs were read from." in text
+    assert "The runs were read from a file, which has no timelines." in text
     assert len(found.sources) == 3
     assert "w0 100.0 0.0 30 960" in text
     whole, said = read(page)
@@ -195,11 +195,11 @@ def test_little_to_say(make, tmp_path):
     )
     found, text = parsed(runs, tmp_path, command="python mine.py --seeds=1")
     assert "sync on one data set" in text
-    assert "All runs took all of their time. No worker failed, left or joined." in text
+    assert "All runs used their whole budget. No worker failed, left or joined." in text
     assert "python mine.py --seeds=1" in text
     assert "placement threads" in text
     assert "step modes cpu: fused" in text
-    assert "Real devices never take the same time twice" in text
+    assert "Timings of real devices vary" in text
     for absent in ("Batch sizes", "How learning rates", "best final", "nan:"):
         assert absent not in text
 
@@ -216,7 +216,7 @@ def test_how_simulated_runs_were_played(make, tmp_path):
 
 
 def test_the_call_has_own_seconds_and_epochs(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "_saved", lambda *given, **more: b"")  # text alone
+    monkeypatch.setattr(panels, "_saved", lambda *given, **more: b"")  # text alone
     runs = [make("a", accuracies=(0.1, 0.2), duration=4.0), make("b")]
     call = parsed(Comparison(runs, data={}, machine={}), tmp_path)[1]
     assert "seconds={'a': 4.0, 'b': 10.0}, seeds=(0,), num_evals=1)" in call
@@ -227,7 +227,7 @@ def test_the_call_has_own_seconds_and_epochs(make, tmp_path, monkeypatch):
 
 
 def test_the_call_has_what_the_runs_were_asked(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "_saved", lambda *given, **more: b"")  # text alone
+    monkeypatch.setattr(panels, "_saved", lambda *given, **more: b"")  # text alone
 
     def call(*asked):
         runs = [make("a", seed, (0.1, 0.2), **more) for seed, more in enumerate(asked)]
@@ -248,7 +248,7 @@ def test_a_common_rate_is_below_the_table(make):
 
 
 def test_a_machine_that_a_call_makes_is_made_first(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "_saved", lambda *given, **more: b"")  # text alone
+    monkeypatch.setattr(panels, "_saved", lambda *given, **more: b"")  # text alone
     call = "hetjax.cluster_machine(local_workers=3)"
     machine = {"name": "cluster", "workers": 3, "call": call}
     runs = Comparison([make(real=True)], data={}, machine=machine)

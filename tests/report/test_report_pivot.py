@@ -27,7 +27,7 @@ def grid(make, bests=BESTS, seeds=(0,), first=0.1, **changes):
 
 
 def cells(figure):
-    """Colour and text of every cell, by column and row."""
+    """Color and text of every cell, by column and row."""
     (ax,) = figure.axes
     found = {}
     for patch, text in zip(ax.patches, ax.texts, strict=True):
@@ -97,7 +97,7 @@ def test_runs_that_differ_in_other_settings(make):
 
 
 def test_strategies_are_rows(make):
-    """Those of one kind agree in their settings; different ones have others."""
+    """Strategies of one kind agree in their settings; different kinds have others."""
     histories = [
         make(f"{name}, learning_rate={rate}", 0, (0.1, best), settings=settings)
         for name, own in (("sma", {"momentum": 0.9}), ("sync", {}))
@@ -121,13 +121,13 @@ def test_unknown_names_are_refused(make):
     for arguments, message in (
         (
             ("steps", "learning_rate"),
-            "no setting 'steps': those of all .* are learning",
+            "no setting 'steps': settings of all .* are learning",
         ),
         (("local_steps", "local_steps"), "are both 'local_steps'"),
         (("local_steps", "learning_rate", "seeds"), "'seeds', not one of best, final"),
         (
             ("local_steps", "learning_rate", "at_end"),
-            "known if eval_examples was given",
+            "known only with eval_examples",
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -148,13 +148,13 @@ def test_better_cells_are_darker(make, mode):
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["1", "8"]
 
 
-def test_never_has_no_colour_and_few_seconds_are_dark(make):
+def test_never_has_no_color_and_few_seconds_are_dark(make):
     runs = grid(make)
     for seconds, h in enumerate(runs.histories, start=1):
         h.evals[1]["seconds"] = float(seconds)
     runs.target = 0.65
     figure = runs.plot_heat_map("learning_rate", "local_steps", "seconds_to_target")
-    found = {text: colour for colour, text in cells(figure).values()}
+    found = {text: color for color, text in cells(figure).values()}
     assert found["never"] == to_rgba("white")
     shades = [sum(found[text]) for text in ("1", "2", "4")]
     assert shades == sorted(shades)

@@ -1,4 +1,4 @@
-"""The plots show the histories' numbers, with units and a colour per strategy."""
+"""The plots show the histories' numbers, with units and a color per strategy."""
 
 from itertools import pairwise
 
@@ -14,9 +14,9 @@ from hetjax.engine.records.history import WorkerEvent
 from hetjax.report import Comparison, plot
 from hetjax.report.drawing.batch_sizes import batch_sizes
 from hetjax.report.drawing.curves import OTHERS, time_to_accuracy
+from hetjax.report.drawing.gantt import timeline
 from hetjax.report.drawing.line_labels import spread
 from hetjax.report.drawing.panels import X_LABELS, strategy_styles
-from hetjax.report.drawing.timelines import timeline
 
 
 def bars(collection):
@@ -109,7 +109,7 @@ def test_smoothed_values_are_medians_of_evaluations(make):
     (ax,) = runs.plot(smooth=1).axes
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata()[:2], [0.1, 0.9])
     for wrong in (0, 2.5, True):
-        with pytest.raises(ValueError, match=f"smooth={wrong}: give a number"):
+        with pytest.raises(ValueError, match=f"smooth={wrong}: pass a number"):
             runs.plot(smooth=wrong)
 
 
@@ -184,7 +184,7 @@ def test_labels_move_apart_as_little_as_needed(boxes):
         assert below <= above + 1e-9
     assert edges[0][0] >= -1e-9
     assert edges[-1][1] <= 1 + 1e-9
-    # what fits is not moved, and a label that moved touches a neighbour or a border
+    # labels that fit are not moved; a moved label touches a neighbor or a border
     for k, (y, goal) in enumerate(zip(found, wanted, strict=True)):
         free_below = edges[k][0] - (edges[k - 1][1] if k else 0.0) > 1e-6
         free_above = (edges[k + 1][0] if k + 1 < len(edges) else 1.0) - edges[k][1]
@@ -267,8 +267,8 @@ def test_batch_sizes_are_steps_of_the_strategies_that_change_them(make):
     assert ax.get_ylabel() == "batch size [examples]"
     assert ax.get_xlabel() == "mega-batches merged"
     assert ax.get_ylim()[0] == 0  # the axis starts at zero, so as not to exaggerate
-    colour = strategy_styles([fixed, moved])["moved"][0]
-    assert ax.spines["left"].get_edgecolor() == to_rgba(colour)
+    color = strategy_styles([fixed, moved])["moved"][0]
+    assert ax.spines["left"].get_edgecolor() == to_rgba(color)
 
 
 def test_very_different_sizes_get_a_logarithmic_axis(make):

@@ -47,7 +47,7 @@ def rich(histories):
 
 
 def stored(comparison, folder):
-    """The comparison after a way through a file."""
+    """The comparison after a round trip through a file."""
     comparison.to_json(folder / "results.json")
     return Comparison.from_json(folder / "results.json")
 
@@ -75,7 +75,7 @@ def test_a_stored_comparison_is_the_same(rich, tmp_path, changes):
         assert figures[0]._repr_png_() == figures[1]._repr_png_(), name
 
 
-def test_the_document_of_a_metric_to_minimise_comes_back(make, tmp_path):
+def test_the_document_of_a_metric_to_minimize_comes_back(make, tmp_path):
     runs = Comparison([make(accuracies=(0.9, 0.2), mode="min")], data={}, machine={})
     again = stored(runs, tmp_path)
     assert again.mode == "min"
@@ -91,7 +91,7 @@ def test_timelines_are_not_stored(rich, tmp_path):
         lambda: plot.chrome_trace(again.histories[0], tmp_path / "t.json"),
     )
     for call in calls:
-        with pytest.raises(ValueError, match="sync, seed 0, .* holds no timelines: .*"):
+        with pytest.raises(ValueError, match="sync, seed 0, .* has no timelines: .*"):
             call()
     assert not (tmp_path / "t.json").exists()
 
@@ -181,8 +181,11 @@ def test_what_differs_is_named(make):
         (part(b, machine={"name": "n"}), r"machine.name is 'm' in one, and 'n'"),
         (part(b, machine={"name": "m", "x": 1}), r"machine.x is None in one, and 1"),
         (part(make("b", 0, (), metric="p_at_1")), "metrics: accuracy, p_at_1"),
-        (part(make("b", 0, (0.9,), mode="min")), "a larger accuracy for better, and"),
-        (part(make("a", 0, (0.6,))), "two runs are called 'a' with seed 0"),
+        (
+            part(make("b", 0, (0.9,), mode="min")),
+            "a larger accuracy is better",
+        ),
+        (part(make("a", 0, (0.6,))), "two runs are named 'a' with seed 0"),
     ):
         with pytest.raises(ValueError, match=message):
             one + other

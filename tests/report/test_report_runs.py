@@ -150,7 +150,7 @@ def test_no_histories_are_refused():
 
 
 def test_the_same_strategy_and_seed_twice_is_refused(make):
-    with pytest.raises(ValueError, match="two runs are called 'sync' with seed 0"):
+    with pytest.raises(ValueError, match="two runs are named 'sync' with seed 0"):
         compare(make(accuracies=(0.1,)), make(accuracies=(0.2,)))
 
 
@@ -186,7 +186,7 @@ def test_the_repr_for_a_notebook_is_short(make, runs):
 
 
 def test_no_target_where_nobody_learned(make):
-    """Such as runs that diverged: the untrained model is the best that was seen."""
+    """As in runs that diverged: the untrained model is the best one."""
     runs = compare(make(accuracies=(0.3, 0.2)), make("other", accuracies=(0.3, 0.1)))
     assert [row["seconds_to_target"] for row in runs.summary()] == [None, None]
     assert "no target: no final accuracy is better than at the start" in str(
@@ -199,14 +199,14 @@ def test_no_target_where_nobody_learned(make):
 def test_runs_of_other_budgets_are_not_added(make):
     short, long = compare(make("short")), compare(make("long"))
     short.histories[0].duration = long.histories[0].duration / 2
-    with pytest.raises(ValueError, match="of different runs cannot be added: those of"):
+    with pytest.raises(ValueError, match="of different runs cannot be added: runs of"):
         short + long
-    short.histories[0].stopped = "its loss became nan"  # how long it was meant to be
+    short.histories[0].stopped = "its loss became nan"  # the requested duration
     assert (short + long).strategies == ["short", "long"]
 
 
 def test_bytes_that_moved_are_in_the_table_and_in_the_file(make, tmp_path):
-    """Medians over seeds of the mean of all workers; no column if nothing moved."""
+    """Medians over seeds of the mean of all workers; no column without transfers."""
     histories = [make("sync", seed, (0.5,), real=True) for seed in (0, 1)]
     histories.append(make("async", 0, (0.5,), real=True))
     for history in histories:

@@ -80,6 +80,6 @@ def test_the_table_says_whether_it_reaches_the_target(mode, tmp_path):
 
     line = "constant prediction: 0.8 score"
     reached, missed = (0.7, 0.85) if mode == "max" else (0.85, 0.7)
-    assert f"{line}, which reaches the target: give a better one" in table(0.8, reached)
+    assert f"{line}, which reaches the target: choose a" in table(0.8, reached)
     assert f"{line}\n" in table(0.8, missed)
     assert "constant" not in table(None, reached)

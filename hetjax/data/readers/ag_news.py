@@ -1,8 +1,8 @@
 """AG News: rows of CSV with a class from 1 to 4, a title and a description.
 
-The files' line breaks have become single backslashes ("dwindling\\band"), where its
-documentation says backslash and n. Either a backslash is replaced by a space; a letter
-after it belongs to the next word.
+Line breaks of the texts are single backslashes in these files ("dwindling\\band"),
+though their documentation says backslash and n. Every backslash becomes a space; a
+letter after it belongs to the next word.
 """
 
 import csv
@@ -16,8 +16,7 @@ from tqdm import tqdm
 
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.dataset_checks import check_whole
-from hetjax.data.readers import mapped_copies, wordpiece
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError, mapped_copies, wordpiece
 from hetjax.data.readers.text_files import BYTE_ORDER_MARK, LARGE, opened
 
 FILES = ("train.csv", "test.csv")
@@ -40,16 +39,16 @@ def check_arguments(length: Any, vocabulary: Any, vocabulary_size: Any) -> None:
     check_whole("length", length, _SHORTEST, _LONGEST)
     check_whole("vocabulary_size", vocabulary_size, _LEAST_TOKENS)
     if not (vocabulary is None or isinstance(vocabulary, str | PathLike)):
-        raise ValueError(f"vocabulary={vocabulary!r}: give the path of a vocab.txt")
+        raise ValueError(f"vocabulary={vocabulary!r}: pass the path of a vocab.txt")
     wordpiece.check_installed()
 
 
 def files_in(folder: Path) -> dict[str, Path]:
-    """The file of each split, of which none may be missing."""
+    """The file of each split; a DataError if one is missing."""
     paths = [folder / file for file in FILES]
     for path in paths:
         if not path.is_file():
-            raise DataError(f"{path}: no such file; fetch it, too, and put it there")
+            raise DataError(f"{path}: no such file; download it to this folder, too")
     return dict(zip(_OFFICIAL, paths, strict=True))
 
 
@@ -59,7 +58,7 @@ def read_tokens(
     vocabulary: Path | int,
     cache: str | PathLike | None,
 ) -> Dataset:
-    """The tokens of both files, with a vocabulary, or one trained of that size."""
+    """The tokens of both files; `vocabulary`: a file, or the size of one to train."""
     root = paths["train"].parent
     own = [vocabulary] if isinstance(vocabulary, Path) else []
 
@@ -80,13 +79,13 @@ def read_tokens(
         return rows * (length * np.dtype(np.uint16).itemsize + 4)
 
     chosen = [str(path.resolve()) for path in own] or vocabulary
-    place = mapped_copies.place(root, ["ag_news", length, chosen], cache)
+    place = mapped_copies.copy_folder(root, ["ag_news", length, chosen], cache)
     first_pass = mapped_copies.FirstPass(
         sources=lambda: mapped_copies.fingerprint(root, [*paths.values(), *own]),
         write=write,
         needed=needed,
     )
-    copy = mapped_copies.kept(place, first_pass)
+    copy = mapped_copies.load_or_write(place, first_pass)
     splits = {name: _mapped_split(copy, name) for name in paths}
     notes = [
         f"{name}: {len(split)} texts, the official files have {_OFFICIAL[name]}"
@@ -123,7 +122,7 @@ def _write_split(
 
 
 def _mapped_split(copy: mapped_copies.Copy, name: str) -> Split:
-    """The tokens as they are mapped, and the few labels in memory."""
+    """The tokens as a memory map, and the few labels in memory."""
     return Split(copy.arrays[f"{name}_x"], np.array(copy.arrays[f"{name}_y"]))
 
 
@@ -172,6 +171,6 @@ def _lines(path: Path) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 found = f"byte 0x{line[error.start]:02x} in column {error.start + 1}"
                 raise DataError(
-                    f"{path}:{number}: not UTF-8 ({found}); damaged, or saved again by "
+                    f"{path}:{number}: not UTF-8 ({found}); damaged, or saved by "
                     "another program? fetch it again"
                 ) from error

@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 in their official binary versions.
 
 A record is one label byte (in CIFAR-100 two, the coarse label first), then 1,024 red,
-1,024 green and 1,024 blue bytes, each colour row by row.
+1,024 green and 1,024 blue bytes, each color row by row.
 Source: www.cs.toronto.edu/~kriz/cifar.html.
 """
 
@@ -12,15 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 from hetjax.recipes import by_name
 
 _PIXELS = 3 * 32 * 32  # [bytes] of an image
-_BLOCK = 5000  # images converted to floats at a time: 15 MB beside the result
+_BLOCK = 5000  # images converted to floats at a time: 15 MB in addition to the result
 
 
 class Version(NamedTuple):
-    """One of the two data sets, as it is stored in its archive."""
+    """One of the two data sets, as stored in its archive."""
 
     name: str
     folder: str  # in the archive
@@ -88,7 +88,7 @@ def read_cifar(
 
 
 def find(folder: Path, version: Version) -> Path | None:
-    """The folder with any of a version's files: this one, or the archive's in it."""
+    """The folder with any of a version's files: `folder`, or the archive's in it."""
     for place in (folder, folder / version.folder):
         if any((place / file).is_file() for file in version.files):
             return place
@@ -98,7 +98,7 @@ def find(folder: Path, version: Version) -> Path | None:
 def read_version(
     version: Version, folder: Path, *, labels: str = "fine", name: str | None = None
 ) -> Dataset:
-    """Reads this version's files, of which none may be missing."""
+    """Reads this version's files; a DataError names those that are missing."""
     known = dict(version.labels)
     if labels not in known:
         raise ValueError(
@@ -152,27 +152,27 @@ def _count(path: Path, record: int) -> int:
     if not size or size % record:
         raise DataError(
             f"{path}: {size} bytes are not a whole number of images of {record} bytes; "
-            "cut short, or not the binary version? unpack the archive again"
+            "truncated, or not the binary version? unpack the archive again"
         )
     return size // record
 
 
 def _records(path: Path, first: int, count: int, record: int) -> np.ndarray:
-    """Records [count, record] uint8, from the one with number `first` on."""
+    """Records [count, record] uint8, starting with number `first`."""
     try:
         content = np.fromfile(path, np.uint8, count * record, offset=first * record)
     except OSError as error:
         reason = error.strerror or error
         raise DataError(f"{path}: cannot be read ({reason})") from error
     if len(content) != count * record:
-        raise DataError(f"{path}: it changed while it was read; read it again")
+        raise DataError(f"{path}: it changed during reading; read it again")
     return content.reshape(count, record)
 
 
 def _check_labels(
     version: Version, path: Path, first: int, records: np.ndarray
 ) -> None:
-    """Raises a DataError unless every label byte is a class: else the file is wrong."""
+    """Raises a DataError unless every label byte is a class of this version."""
     for column, (kind, classes) in enumerate(version.labels):
         wrong = np.flatnonzero(records[:, column] >= classes)
         if wrong.size:

@@ -1,9 +1,9 @@
 """Numbers such as 17 and 0.054321 from bytes, all numbers of a text at once.
 
-Eight bytes of the text are one 64-bit integer, in which the digits of a number are
-added up side by side: a number takes some twenty operations, however many digits it
-has. The first character is the lowest byte (little-endian). Numbers of up to eight
-characters are read from one such integer, those of up to sixteen from two.
+Eight bytes of the text are one 64-bit integer, whose bytes are combined in parallel: a
+number takes some twenty operations, however many digits it has. The first character is
+the lowest byte (little-endian). Numbers of up to eight characters are read from one
+such integer, those of up to sixteen from two.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ _EXACT = 15  # digits: such integers, and powers of ten, are exact in float64
 
 
 def _eight(byte: int) -> np.uint64:
-    """The byte, eight times."""
+    """The byte, repeated eight times."""
     return np.uint64(byte * 0x0101010101010101)
 
 
@@ -27,7 +27,7 @@ _POWERS = np.array([float(10**k) for k in range(LONGEST)])
 
 
 def integers(text: bytes, starts: np.ndarray, widths: np.ndarray) -> np.ndarray | None:
-    """The integers [n] int64 in these places; None if one is not 1 to 16 digits."""
+    """The integers [n] int64 at these places; None unless all have 1 to 16 digits."""
     eights = _eights(text)
     packed = _aligned(eights[starts], widths)
     wrong = np.bitwise_or.reduce(_not_digits(packed))
@@ -45,10 +45,10 @@ def integers(text: bytes, starts: np.ndarray, widths: np.ndarray) -> np.ndarray 
 def decimals(
     text: bytes, starts: np.ndarray, widths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers [n] float64 in these places, and which of them could not be read.
+    """The numbers [n] float64 at these places, and the indices of unread ones.
 
-    A decimal of up to 15 digits, with or without a point, is exactly an integer over a
-    power of ten, whose quotient equals the result of `float`. Nothing else is read.
+    Reads decimals of up to 15 digits, with or without a point: such a number is exactly
+    an integer over a power of ten, and the quotient equals the result of `float`.
     """
     eights = _eights(text)
     packed = _aligned(eights[starts], widths)
@@ -60,18 +60,18 @@ def decimals(
     if longer.size:
         found = _longer_decimals(eights, starts[longer], widths[longer])
         digits[longer], places[longer], unread[longer] = found
-    # what could not be read may have more than 15 places
+    # unread numbers may have more than 15 places
     return digits / _POWERS.take(places, mode="clip"), np.flatnonzero(unread)
 
 
 def _longer_decimals(
     eights: np.ndarray, starts: np.ndarray, widths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Digits as one integer, how many are behind the point, and is it unread?"""
+    """Digits as one integer, the number of decimal places, and whether it is unread."""
     low, high = _aligned_pair(eights, starts, widths)
     low, low_point, in_low, wrong = _without_point(low)
     high, high_point, in_high, wrong_high = _without_point(high)
-    # the last digit of `low` moves up where a point leaves a place in `high`
+    # the last digit of `low` moves up to fill the place of a point in `high`
     last = (low >> _U(56)) * in_high
     high = _closed(high, high_point, in_high) + last
     low = _closed(low, low_point, in_low) << _U(8) * in_high
@@ -85,12 +85,12 @@ def _longer_decimals(
 
 
 def _eights(text: bytes) -> np.ndarray:
-    """The eight bytes from each place on, which overlap."""
+    """Overlapping views of eight bytes, one from each place of the text."""
     return np.ndarray(len(text) - 7, "<u8", text, strides=(1,))
 
 
 def _aligned(packed: np.ndarray, widths: np.ndarray) -> np.ndarray:
-    """Numbers 0 to 9 instead of digits, zeros before the number, nothing behind it."""
+    """Values 0 to 9 instead of digits, with leading zeros, without what follows."""
     packed = packed ^ _ZEROS
     # NumPy shifts by 64 bits or more to zero; so do negative ones as unsigned numbers
     packed <<= (64 - 8 * widths).view(np.uint64)
@@ -100,12 +100,12 @@ def _aligned(packed: np.ndarray, widths: np.ndarray) -> np.ndarray:
 def _aligned_pair(
     eights: np.ndarray, starts: np.ndarray, widths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Two integers for 9 to 16 characters."""
+    """The two integers of a number with 9 to 16 characters."""
     return _aligned(eights[starts], widths - 8), eights[starts + widths - 8] ^ _ZEROS
 
 
 def _not_digits(packed: np.ndarray) -> np.ndarray:
-    """Not zero where a byte is above 9."""
+    """Nonzero where a byte is above 9."""
     above = packed + _ABOVE_NINE
     above |= packed
     above &= _HIGHS
@@ -113,10 +113,11 @@ def _not_digits(packed: np.ndarray) -> np.ndarray:
 
 
 def _without_point(packed: np.ndarray) -> tuple[np.ndarray, ...]:
-    """With zero for the point; 256**p for a point in byte p, else 0; is there one?
+    """Replace a decimal point by zero; return (packed, point, pointed, wrong).
 
-    And what is not zero where there is anything but digits and at most one point. A "/"
-    would pass for a point and a one.
+    `point` is 256**p for a point in byte p, else 0; `pointed` is 1 for a point, else 0;
+    `wrong` is nonzero for anything but digits and at most one point. A "/" would be
+    taken for a point and a one.
     """
     point = (packed >> _U(4)) & _ONES
     packed = packed - _U(_POINT) * point
@@ -125,13 +126,13 @@ def _without_point(packed: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _closed(packed: np.ndarray, point: np.ndarray, pointed: np.ndarray) -> np.ndarray:
-    """What is before the point, moved up by a byte to where it was."""
+    """Close the gap of the point: move the digits before it up by a byte."""
     before = packed & (point - pointed)
     return packed + _U(255) * before
 
 
 def _added_up(packed: np.ndarray) -> np.ndarray:
-    """The integers [n] int64 of eight digits: four pairs, two fours, one."""
+    """The integers [n] int64 of eight digits: joined to four pairs, two fours, one."""
     packed = packed * _U(10 << 8 | 1)
     packed >>= _U(8)
     packed &= _U(0x00FF00FF00FF00FF)

@@ -1,4 +1,4 @@
-"""Files of official data sets: the user's own, else downloaded once and checked."""
+"""Files of official data sets: from the user's folder, or else a verified download."""
 
 import os
 import tarfile
@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 
 _VARIABLE = "HETJAX_DATA"
 _ARCHIVES = (".tgz", ".tar.gz", ".zip")
@@ -21,14 +21,14 @@ class DownloadSource(NamedTuple):
     url: str  # of the folder with the files to download
     md5: dict[str, str]  # of each file to download, as published
     wanted: dict[str, tuple[str, ...]]  # the files to read, with alternative names
-    archive_folder: str = ""  # in the one download that is an archive, if there is one
+    archive_folder: str = ""  # in the only archive among the downloads, if any
 
 
-def place(source: DownloadSource, folder: str | PathLike | None) -> Path:
-    """The folder with the source's files: the user's own, or the download cache.
+def source_folder(source: DownloadSource, folder: str | PathLike | None) -> Path:
+    """The folder with the source's files: the user's, or the download cache.
 
-    A folder with only some of the files is used, too: its reader then says which are
-    missing, rather than downloading everything because of one forgotten file.
+    A folder with only some of the files is used, too: its reader then names the missing
+    ones, rather than downloading everything because of one forgotten file.
     """
     own = os.environ.get(_VARIABLE)
     if folder is not None:
@@ -43,7 +43,7 @@ def place(source: DownloadSource, folder: str | PathLike | None) -> Path:
     files = ", ".join(source.wanted)
     if folder is not None:
         raise DataError(
-            f"{looked_in}: no file of {source.name} there; looked for {files}"
+            f"{looked_in}: no file of {source.name} is in it; looked for {files}"
         )
     try:
         return _downloaded(source)
@@ -51,7 +51,7 @@ def place(source: DownloadSource, folder: str | PathLike | None) -> Path:
         unset = f"in no folder, as {_VARIABLE} is not set"
         where = f"in {looked_in}" if looked_in else unset
         raise DataError(
-            f"{source.name}: looked for {files} {where}; and could not download it "
+            f"{source.name}: looked for {files} {where}, and could not download it "
             f"({error}). Put these files into a folder and pass it as folder=..., or "
             f"put them into {source.name}/ in the folder that {_VARIABLE} names"
         ) from error
@@ -59,7 +59,7 @@ def place(source: DownloadSource, folder: str | PathLike | None) -> Path:
 
 def _downloaded(source: DownloadSource) -> Path:
     """The folder of the downloaded files; files in the cache are not fetched again."""
-    import pooch  # here: its import warns in notebooks that have no ipywidgets
+    import pooch  # here, since its import warns in notebooks without ipywidgets
 
     cache = pooch.os_cache("hetjax") / source.name
     for file, md5 in source.md5.items():
@@ -78,7 +78,7 @@ def _downloaded(source: DownloadSource) -> Path:
 
 
 def _unpacked(archive: Path, folder: str) -> Path:
-    """Unpacks a folder of the archive beside it, atomically."""
+    """Unpacks a folder of the archive next to it, atomically."""
     target = archive.parent / folder
     if not target.is_dir():
         with TemporaryDirectory(dir=archive.parent) as temporary:
@@ -92,13 +92,13 @@ def _unpacked(archive: Path, folder: str) -> Path:
 
 
 def _extract(archive: Path, folder: str) -> None:
-    """Extract all, and nothing outside of the folder."""
+    """Extract everything, and nothing outside the folder."""
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(folder)  # which drops "..", and the root of a path
         return
     with tarfile.open(archive) as tar:
-        # Python before 3.11.4 has no filters; the archive's checksum is known
+        # Python before 3.11.4 has no filters; the archive's checksum was verified
         filtered = hasattr(tarfile, "data_filter")
         safely: Any = {"filter": "data"} if filtered else {}
         tar.extractall(folder, **safely)

@@ -1,7 +1,7 @@
 """The original files of Oxford Flowers102.
 
-jpg/image_00001.jpg and so on; in imagelabels.mat the class of each, from one on; in
-setid.mat the numbers of the images of the three splits, from one on.
+jpg/ has the images, image_00001.jpg and so on; imagelabels.mat has the class of each,
+counted from one; setid.mat has the image numbers of the three splits, counted from one.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.io
 
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 from hetjax.data.readers.images import ImageFiles, ImageSplit, raise_if_missing
 
 CLASSES = 102
@@ -18,7 +18,7 @@ FOLDER, LABELS, SPLITS = "jpg", "imagelabels.mat", "setid.mat"
 FILES = (SPLITS, LABELS)
 _TRAIN, _VALID, _TEST = "trnid", "valid", "tstid"
 _OFFICIAL = {_TRAIN: 1020, _VALID: 1020, _TEST: 6149}  # numbers of images
-# names of the splits in setid.mat that we train on, and test on
+# the splits in setid.mat for training, and for testing
 _USE = {
     "swapped": ((_TEST,), (_TRAIN, _VALID)),
     "official": ((_TRAIN, _VALID), (_TEST,)),
@@ -26,7 +26,7 @@ _USE = {
 
 
 def check_split(split: str) -> None:
-    """Raises a ValueError unless there is such a way to split."""
+    """Raises a ValueError unless it is a known way to split."""
     if split not in _USE:
         raise ValueError(f"split={split!r}: choose one of {', '.join(_USE)}")
 
@@ -54,7 +54,7 @@ def find_flowers(folder: Path, split: str) -> ImageFiles:
 
 
 def _labels(path: Path) -> np.ndarray:
-    """The class [N] of each image, from one on."""
+    """The class [N] of each image, counted from one."""
     labels = _integers(path, _load(path), "labels")
     wrong = np.flatnonzero((labels < 1) | (labels > CLASSES))
     if wrong.size:
@@ -66,20 +66,20 @@ def _labels(path: Path) -> np.ndarray:
 
 
 def _ids(path: Path, images: int) -> dict[str, np.ndarray]:
-    """The image numbers of each split, from one on, of which none occurs twice."""
+    """The image numbers of each split, counted from one, without duplicates."""
     content = _load(path)
     ids = {name: _integers(path, content, name) for name in _OFFICIAL}
     for name, found in ids.items():
         wrong = found[(found < 1) | (found > images)]
         if wrong.size:
             raise DataError(
-                f"{path}: {name} has the image {wrong[0]}, and {LABELS} has labels of "
+                f"{path}: {name} has the image {wrong[0]}, but {LABELS} has labels of "
                 f"images 1..{images}; do both files belong together?"
             )
     numbers, counts = np.unique(np.concatenate(list(ids.values())), return_counts=True)
     if (counts > 1).any():
         raise DataError(
-            f"{path}: the image {numbers[counts > 1][0]} is there twice, in one split "
+            f"{path}: the image {numbers[counts > 1][0]} occurs twice, in one split "
             "or two; fetch the file again"
         )
     return ids
@@ -87,7 +87,7 @@ def _ids(path: Path, images: int) -> dict[str, np.ndarray]:
 
 def _load(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise DataError(f"{path}: no such file; fetch it, too, and put it there")
+        raise DataError(f"{path}: no such file; download it to this folder, too")
     try:
         return scipy.io.loadmat(path)
     except Exception as error:  # of many types, for damaged files
@@ -104,7 +104,7 @@ def _integers(path: Path, content: dict[str, Any], key: str) -> np.ndarray:
     values = np.asarray(content[key])
     if not values.size or values.dtype.kind not in "iuf":
         raise DataError(
-            f"{path}: {key} is {list(values.shape)} of {values.dtype}, and not whole "
+            f"{path}: {key} is {list(values.shape)} of {values.dtype}, not whole "
             "numbers; fetch the file again"
         )
     if not (np.isfinite(values).all() and (values == np.round(values)).all()):

@@ -1,7 +1,7 @@
 """IDX files, the format of MNIST and its relatives, plain or gzip.
 
 A file has two zero bytes, a byte for the type, and one for the number of axes; then the
-length of each axis in four bytes; then the values. All numbers are big endian, and the
+length of each axis in four bytes; then the values. All numbers are big-endian, and the
 last axis varies fastest.
 Source: yann.lecun.com/exdb/mnist.
 """
@@ -14,13 +14,13 @@ from typing import IO
 import numpy as np
 
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 from hetjax.data.readers.text_files import opened
 from hetjax.recipes import by_name
 
 _DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _MOST_AXES = 64  # that a NumPy array can have
-_PIECE = 1 << 24  # [bytes] read at a time
+_BLOCK = 1 << 24  # [bytes] read at a time
 _MOST_CLASSES = 1 << 20  # more than any official set has images
 _PARTS = {"images": "idx3", "labels": "idx1"}
 _SPLITS = {"train": "train", "test": "t10k"}  # as the official files call them
@@ -35,7 +35,7 @@ FILES = tuple(
 def read_idx(path: str | PathLike) -> np.ndarray:
     """The array in an IDX file, with the file's shape and dtype.
 
-    A file that is not IDX, is cut short or has trailing bytes is a `DataError`.
+    A file that is not IDX, is truncated or has trailing bytes is a `DataError`.
     """
     path = Path(path)
     with opened(path) as file:
@@ -46,7 +46,7 @@ def read_idx(path: str | PathLike) -> np.ndarray:
         values, rest = _at_most(file, promised - len(header))
     length = len(header) + len(values) + rest
     if length != promised:
-        problem = "cut short" if length < promised else "has trailing bytes"
+        problem = "truncated" if length < promised else "has trailing bytes"
         raise DataError(
             f"{path}: {problem}: {length} bytes, but its header promises "
             f"{promised}, for {list(shape)} of {dtype.name}; fetch the file again"
@@ -64,16 +64,15 @@ def read_idx(path: str | PathLike) -> np.ndarray:
 def _at_most(file: IO[bytes], size: int) -> tuple[bytes, int]:
     """(the next `size` bytes, or fewer at the file's end; the number of bytes left).
 
-    Reads piece by piece, since a damaged header may promise more than fits in memory,
-    and a damaged gzip file may hold more. Reads to the end, where gzip has its
-    checksum.
+    Reads in blocks, since a damaged header may promise more than fits in memory, and a
+    damaged gzip file may contain more. Reads to the end, where gzip has its checksum.
     """
-    pieces, missing, rest = [], size, 0
-    while piece := file.read(_PIECE):
-        pieces.append(piece[:missing])
-        missing -= len(pieces[-1])
-        rest += len(piece) - len(pieces[-1])
-    return b"".join(pieces), rest
+    blocks, missing, rest = [], size, 0
+    while block := file.read(_BLOCK):
+        blocks.append(block[:missing])
+        missing -= len(blocks[-1])
+        rest += len(block) - len(blocks[-1])
+    return b"".join(blocks), rest
 
 
 def _header(path: Path, content: bytes) -> tuple[np.dtype, tuple[int, ...]]:
@@ -92,7 +91,7 @@ def _header(path: Path, content: bytes) -> tuple[np.dtype, tuple[int, ...]]:
         )
     if len(content) < 4 + 4 * axes:
         raise DataError(
-            f"{path}: cut short: {len(content)} bytes do not hold the lengths of its "
+            f"{path}: truncated: {len(content)} bytes do not hold the lengths of its "
             f"{axes} axes; fetch the file again"
         )
     lengths = np.frombuffer(content, ">u4", count=axes, offset=4)
@@ -106,7 +105,7 @@ def read_idx_folder(folder: str | PathLike, *, name: str | None = None) -> Datas
     They are train-images-idx3-ubyte, train-labels-idx1-ubyte and, for the test split,
     the same with t10k. Each name may end in .gz, and have a dot before "idx". x:
     [N, H, W, 1] float32 in [0, 1], the bytes over 255; y: [N] int32. `name` defaults to
-    the folder's name. Missing or inconsistent files are a `DataError`.
+    the folder's name. Missing or inconsistent files raise a `DataError`.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -133,7 +132,7 @@ def spellings(file: str) -> tuple[str, ...]:
 
 
 def _read_split(folder: Path, prefix: str) -> Split:
-    """The images and labels of one split, checked alone and against each other."""
+    """The images and labels of one split, checked separately and together."""
     paths = [_found(folder, f"{prefix}-{part}-{_PARTS[part]}-ubyte") for part in _PARTS]
     images, labels = (read_idx(path) for path in paths)
     if images.ndim != 3 or images.dtype != np.uint8 or not images.size:

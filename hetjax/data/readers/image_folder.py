@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hetjax.data.dataset import Dataset, note
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 from hetjax.data.readers.images import (
     ImageFiles,
     ImageSplit,
@@ -32,26 +32,26 @@ def read_image_folder(
     verify: bool | None = None,
     name: str | None = None,
 ) -> Dataset:
-    """Reads images in FOLDER/train/CLASS/ and FOLDER/val/CLASS/, as of ImageNet.
+    """Reads images in FOLDER/train/CLASS/ and FOLDER/val/CLASS/, as for ImageNet.
 
     x: [N, size, size, 3] uint8 RGB, mapped and read-only; y: [N] int32. The classes are
     the folders of the training split in the order of their names. Images are .jpg,
     .jpeg and .png files at any depth, in the order of their paths; names that begin
-    with a dot are ignored. `Dataset.notes` counts other files, and images that lie
-    beside the class folders. The test split may lack classes.
+    with a dot are ignored. `Dataset.notes` counts other files, and images outside the
+    class folders. The test split may lack classes.
 
-    At the first start all images are decoded, with their shorter side resized to `size`
-    pixels (bicubic) and cut to a square at the centre, by `workers` threads (default:
-    one per core). The result is kept in the folder `cache`, or the user's cache folder:
+    The first call decodes all images with `workers` threads (default: one per core):
+    their shorter side is resized to `size` pixels (bicubic), and a square is cropped at
+    the center. The result is cached in the folder `cache`, or the user's cache folder:
     3 size² bytes per image, which is 250 GB for ImageNet and size=256. It is made again
-    when a name, size or time of an image changes, and when it is damaged: all of it is
-    compared with its checksums up to 4 GB, some of it beyond that; `verify` True
-    compares all, False only sizes and the arrays' headers. Every start looks at the
-    name, size and time of each image: a second for 100,000 on a local disk, minutes for
-    all of ImageNet on a slow network. `name` defaults to the folder's.
+    if a name, size or time of an image changes, or if it is damaged. Up to 4 GB, all of
+    it is compared with its checksums, beyond that a sample; `verify` True compares
+    all, False only sizes and the arrays' headers. Every call reads the name, size and
+    time of each image: a second for 100,000 on a local disk, minutes for all of
+    ImageNet on a slow network. `name` defaults to the folder's.
 
     Errors: a `DataError` names images that cannot be decoded, empty folders, classes
-    without training images, and a cache in which nothing can be written.
+    without training images, and a cache folder that cannot be written.
     """
     check_arguments(size, workers)
     folder = Path(folder)
@@ -88,7 +88,7 @@ def read_image_folder(
 
 
 def has_image_folders(folder: Path, train: str = "train", test: str = "val") -> bool:
-    """Does it hold folders for classes of both splits?"""
+    """Whether it contains class folders for both splits."""
     parts = [folder / part for part in (train, test)]
     return all(part.is_dir() and any(_folders(part)) for part in parts)
 
@@ -97,11 +97,11 @@ class Listing(NamedTuple):
     """The files in class folders."""
 
     images: ImageSplit
-    ignored: int  # number of files that have another ending
+    ignored: int  # number of files with other suffixes
 
 
 def listing(folders: dict[str, Path], numbers: dict[str, int]) -> Listing:
-    """The images in folders by class name, with the class's number as label."""
+    """The images in folders by class name, with class numbers as labels."""
     paths, labels, ignored = [], [], 0
     for name, folder in folders.items():
         images, others = _files(folder)
@@ -140,7 +140,7 @@ def _folders(place: Path) -> list[Path]:
 
 
 def _outside(place: Path) -> int:
-    """The number of images beside the class folders."""
+    """The number of images next to the class folders."""
     names = [entry.name for entry in place.iterdir() if entry.is_file()]
     return sum(_is_image(name) and not name.startswith(".") for name in names)
 
@@ -155,7 +155,7 @@ def images_in(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> tuple[list[Path], int]:
-    """The images at any depth, in the order of their paths, and a count of others."""
+    """The images at any depth, in the order of their paths; the number of others."""
     images, others = [], 0
     for place, folders, files in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]

@@ -1,9 +1,9 @@
 """Image files as one mapped array: decoded by a first pass in several threads.
 
-An image becomes RGB, its shorter side is resized to `size` by Pillow's bicubic filter,
-which averages where it shrinks, and a square is cut from the centre: what torchvision's
-`Resize` and `CenterCrop` do, with the same rounding. Transparency is dropped. The
-orientation that a camera has noted (EXIF) is not applied, as torchvision does not.
+An image becomes RGB, its shorter side is resized to `size` by Pillow's bicubic filter
+(antialiased), and a square is cropped at the center, as by torchvision's `Resize` and
+`CenterCrop`, with the same rounding. Transparency is dropped. The orientation in EXIF
+data is not applied, as in torchvision.
 """
 
 import io
@@ -21,8 +21,7 @@ from tqdm import tqdm
 
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.dataset_checks import check_whole
-from hetjax.data.readers import mapped_copies
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError, mapped_copies
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,7 +29,7 @@ Result = TypeVar("Result")
 NAMED = 10  # files that an error names
 LARGE = 2000  # images that take a noticeable time to decode
 _MOST_PIXELS = 4096  # of a side
-# more than 8 bits per colour, which a conversion to RGB would cut off
+# more than 8 bits per color, which a conversion to RGB would truncate
 _DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 
@@ -50,7 +49,7 @@ class ImageFiles(NamedTuple):
     num_classes: int
     name: str
     notes: tuple[str, ...] = ()
-    others: tuple[Path, ...] = ()  # further files that say what the data are
+    others: tuple[Path, ...] = ()  # further files that the data depend on
 
 
 def read_images(
@@ -64,9 +63,9 @@ def read_images(
 ) -> Dataset:
     """The data set: x mapped [N, size, size, 3] uint8, y [N] int32 in memory.
 
-    `what` says which files these are, among others in the same folder.
+    `what` distinguishes these files from others in the same folder.
     """
-    size = int(size)  # NumPy's integers cannot be written down
+    size = int(size)  # NumPy's integers are not JSON
     splits = {"train": found.train, "test": found.test}
     shapes = {name: (len(split.paths), size, size, 3) for name, split in splits.items()}
 
@@ -89,9 +88,9 @@ def read_images(
     def needed() -> int:
         return sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
 
-    place = mapped_copies.place(found.root, [what, size], cache)
+    place = mapped_copies.copy_folder(found.root, [what, size], cache)
     first_pass = mapped_copies.FirstPass(sources, write, needed)
-    arrays = mapped_copies.kept(place, first_pass, verify).arrays
+    arrays = mapped_copies.load_or_write(place, first_pass, verify).arrays
     return Dataset(
         train=Split(arrays["train_x"], found.train.labels),
         test=Split(arrays["test_x"], found.test.labels),
@@ -102,14 +101,14 @@ def read_images(
 
 
 def check_arguments(size: Any, workers: Any) -> None:
-    """Raises a ValueError unless they are numbers of pixels and of threads."""
+    """Raises a ValueError unless these are numbers of pixels and of threads."""
     check_whole("size", size, 1, _MOST_PIXELS)
     if workers is not None:
         check_whole("workers", workers, 1)
 
 
 def raise_if_missing(root: Path, paths: list[Path], remedy: str) -> None:
-    """A DataError that names files which are not there, the first ones by name."""
+    """Raises a DataError with the number of missing files and the first names."""
     missing = [path for path in paths if not path.is_file()]
     if missing:
         raise DataError(
@@ -119,7 +118,7 @@ def raise_if_missing(root: Path, paths: list[Path], remedy: str) -> None:
 
 
 def _first(names: list[str]) -> str:
-    """The first of them, and the number of the others."""
+    """The first names, and the number of the others."""
     more = len(names) - NAMED
     return "; ".join([*names[:NAMED], *([f"and {more:,} more"] if more > 0 else [])])
 
@@ -131,9 +130,9 @@ def _blocks(
     bar: tqdm,
     failures: list[str],
 ) -> Iterator[np.ndarray]:
-    """All images, [n, size, size, 3] uint8 at a time; none after the first failure.
+    """Blocks of images [n, size, size, 3] uint8; none after the first failure.
 
-    The others are still decoded, so that all failures are found, which are appended.
+    The remaining images are still decoded, so that all failures are appended.
     """
     rows = max(1, mapped_copies.BLOCK // (3 * size * size))
     block, filled = np.empty((rows, size, size, 3), np.uint8), 0
@@ -163,7 +162,7 @@ def _in_order(
     items: Iterable[Item],
     ahead: int,
 ) -> Iterator[Result]:
-    """function(item) of each, in order; at most `ahead` results wait for their turn."""
+    """function(item) for each item, in order; at most `ahead` results are waiting."""
     waiting: deque = deque()
     try:
         for item in items:
@@ -178,14 +177,14 @@ def _in_order(
 
 
 def decoded(path: Path, size: int) -> np.ndarray | str:
-    """The image [size, size, 3] uint8, or what is wrong with its file."""
+    """The image [size, size, 3] uint8, or the text of an error."""
     try:
         content = path.read_bytes()
         if not content:
             return f"{path} is empty"
         with Image.open(io.BytesIO(content)) as image:
             if image.mode in _DEEP_MODES:
-                return f"{path} has more than 8 bits per colour (mode {image.mode})"
+                return f"{path} has more than 8 bits per color (mode {image.mode})"
             rgb = image if image.mode == "RGB" else image.convert("RGB")
             return np.asarray(_fitted(rgb, size))
     except MemoryError:
@@ -194,12 +193,12 @@ def decoded(path: Path, size: int) -> np.ndarray | str:
         return f"{path} is not an image, or its first bytes are damaged"
     except FileNotFoundError:
         return f"{path} is missing"
-    except Exception as error:  # of many types: a decoder fails in its own ways
+    except Exception as error:  # decoders raise errors of many types
         return f"{path} cannot be decoded ({error})"
 
 
 def _fitted(image: Image.Image, size: int) -> Image.Image:
-    """The centre of the image, whose shorter side becomes `size` pixels."""
+    """The center of the image, whose shorter side becomes `size` pixels."""
     width, height = image.size
     if min(width, height) != size:
         short = min(width, height)
@@ -211,7 +210,7 @@ def _fitted(image: Image.Image, size: int) -> Image.Image:
 
 
 def _raise_if_any(root: Path, failures: list[str], total: int) -> None:
-    """A DataError of all failures, the first ones by name."""
+    """Raises a DataError with the number of failures and the first of them."""
     if failures:
         raise DataError(
             f"{root}: {len(failures):,} of {total:,} images cannot be used: "

@@ -1,9 +1,8 @@
 """Reads libSVM files with one label per row: sparse data for ordinary classification.
 
-A row is `label index:value index:value ...  # comment`. It differs from XMC text in the
-label, which may be negative or written as a decimal, and in comments and query ids.
-These are read here and blanked out; the rest is parsed like XMC text, with the same
-checks and messages.
+A row is `label index:value index:value ...  # comment`. Unlike in XMC text, the label
+may be negative or a decimal, and there are comments and query ids. These parts are read
+here and blanked out; the rest is parsed as XMC text, with the same checks and messages.
 """
 
 import re
@@ -15,18 +14,18 @@ import numpy as np
 import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split, note
-from hetjax.data.readers.errors import DataError
-from hetjax.data.readers.text_files import chunks, from_first_bad_line, unsuffixed
-from hetjax.data.readers.text_pieces import (
+from hetjax.data.readers import DataError
+from hetjax.data.readers.csr_builder import (
     LARGEST,
+    CsrBuilder,
     CsrRows,
-    GrowingCsr,
     as_wide_as,
-    block,
     check_sums,
+    csr_rows,
     largest_column,
     row_starts,
 )
+from hetjax.data.readers.text_files import chunks, from_first_bad_line, unsuffixed
 from hetjax.data.readers.xmc_text import Bounds, Rows, parse
 from hetjax.recipes import by_name
 
@@ -70,15 +69,16 @@ def read_libsvm(
 
     x: [N, F] float32 CSR; F follows from the largest index in both files. y: [N] int32.
     Labels are any integers of 64 bits (-1 and +1, 1 to K; "2.0" is 2). Those of both
-    files, in rising order, become the classes 0, 1, ..., and `Dataset.notes` gives the
-    mapping. Features count from `first_index`, in any order; a repeated feature in a
-    row is summed, and noted. Blank lines, comments (from "#" to the line's end) and
+    files, in rising order, become the classes 0, 1, ...; `Dataset.notes` has the
+    mapping. Features count from `first_index`, in any order; repeated features in a
+    row are summed, and noted. Blank lines, comments (from "#" to the line's end) and
     query ids ("qid:3" after the label) are ignored. For several labels per row see
     `read_xmc`.
 
-    Files may be compressed by gzip, bzip2 or xz, and from Python 3.14 on by Zstandard;
-    their content tells. Anything that cannot be read, including missing files, is a
-    `DataError`. `name` defaults to the training file's name, without .gz and the like.
+    Files may be compressed by gzip, bzip2 or xz, and from Python 3.14 on by Zstandard,
+    which is detected from their content. Anything that cannot be read, including
+    missing files, is a `DataError`. `name` defaults to the training file's name,
+    without .gz and the like.
     """
     if first_index < 0:
         raise ValueError(f"first_index is {first_index}; it must be 0 or more")
@@ -111,7 +111,7 @@ def read_libsvm(
 def _notes_of_labels(
     classes: np.ndarray, train: np.ndarray, test: np.ndarray
 ) -> tuple[str, ...]:
-    """Notes on which label became which class, and on labels only in the test split."""
+    """Notes on the mapping of labels to classes, and on labels missing in train."""
     ids = range(len(classes))
     notes = [f"labels {_listed(classes)} are the classes {_listed(ids)}"]
     unseen = np.setdiff1d(test, train)
@@ -130,7 +130,7 @@ def _listed(numbers: np.ndarray | range) -> str:
 
 def _read_part(split: str, path: Path, first_index: int) -> _SvmPart:
     """The rows of one file, of the largest possible width."""
-    all_x = GrowingCsr(LARGEST)
+    all_x = CsrBuilder(LARGEST)
     all_labels = [np.zeros(0, np.int64)]
     summed = 0
     queries = 0
@@ -160,14 +160,14 @@ def _read_part(split: str, path: Path, first_index: int) -> _SvmPart:
 
 
 def _read_block(text: bytes, first_index: int, path: Path, first_line: int) -> _Chunk:
-    """The rows of a text of whole lines; each line is judged by itself."""
+    """The rows of a text of whole lines; each line is checked by itself."""
     text, queries = _without_extras(text)
     labels = _labels(text, path, first_line)
     blanked = _FIRST_WORD.sub(lambda found: b" " * len(found[0]), text)
     rows = parse(blanked, Bounds(0, LARGEST, 1), path, first_line)
     _check_first(rows, first_index, path, first_line)
     features = rows.features - np.int32(first_index)
-    x = block(rows.features_per_row, features, rows.values, LARGEST)
+    x = csr_rows(rows.features_per_row, features, rows.values, LARGEST)
     check_sums(x, path, first_line)
     return _Chunk(x, labels, len(rows.features) - len(x.data), queries)
 
@@ -198,7 +198,7 @@ def _labels(text: bytes, path: Path, first_line: int) -> np.ndarray:
 
 
 def _label(word: bytes) -> int:
-    """A label, `_BLANK` if empty; a ValueError says what is wrong."""
+    """The label of a word, `_BLANK` if it is empty; a ValueError if it is invalid."""
     if not word:
         return _BLANK
     shown = repr(word[:40].decode(errors="replace"))
@@ -215,7 +215,7 @@ def _label(word: bytes) -> int:
 
 
 def _integer(word: bytes) -> int | None:
-    """The integer that a word is, with a point, too; None if it is none."""
+    """The word as an integer, also with a decimal point; None if it is no integer."""
     if _INTEGER.fullmatch(word):
         return int(word)
     try:

@@ -1,15 +1,15 @@
-"""Arrays that may exceed the memory: written once by a first pass, then mapped.
+"""A cache of arrays that may exceed the memory: written by a first pass, then mapped.
 
-    NAME-0123456789abcdef/      for the folder that is read and the options
+    NAME-0123456789abcdef/      one per source folder and options
       about.json                a fingerprint of the sources, and CRC-32 of all blocks
-      4f3a.../                  arrays, under a new name whenever they are written
-      .lock                     of who writes
+      4f3a.../                  the arrays, under a new name whenever they are written
+      .lock                     held by the process that writes
 
-A copy is used if the paths, sizes and times of all sources are as when it was made. Its
-bytes are compared with their CRC-32 before it is used: damage costs time, and never
-changes a result. Above `WHOLE` bytes that would take too long, and only evenly spaced
-blocks are compared, unless `verify` says otherwise. The description is written last, so
-a pass that is interrupted leaves no copy, and its files are removed by the next one.
+A copy is used if the paths, sizes and times of all sources have not changed since. Its
+bytes are compared with their CRC-32 first: damage costs time, and never changes a
+result. Above `WHOLE` bytes that would take too long, and only evenly spaced blocks are
+compared, unless `verify` says otherwise. The description is written last, so an
+interrupted pass leaves no copy; the next pass removes its files.
 """
 
 import contextlib
@@ -33,40 +33,40 @@ import numpy as np
 
 from hetjax.cache import cache_folder
 from hetjax.checkpointable import shortened
-from hetjax.data.readers.descriptions import (
+from hetjax.data.readers import DataError
+from hetjax.data.readers.about_file import (
     ABOUT,
     LOCK,
     Unusable,
     read_about,
     write_about,
 )
-from hetjax.data.readers.errors import DataError
 
 VERSION = 1  # of these files, and of the results of the readers
-BLOCK = 1 << 22  # [bytes] with one checksum, and written at a time
-WHOLE = 4_000_000_000  # [bytes] of a copy of which every block is compared
+BLOCK = 1 << 22  # [bytes] written at a time, with one checksum
+WHOLE = 4_000_000_000  # [bytes] of the largest copy whose every block is compared
 SAMPLED = 64  # blocks of an array that are compared in a larger copy
 
 
 class Copy(NamedTuple):
-    """What a first pass has written."""
+    """The result of a first pass, in the cache."""
 
     folder: Path
     arrays: dict[str, np.ndarray]  # by name, mapped and read-only
 
 
 class MappedWriter:
-    """Writes the files of a copy, and keeps the checksums of their blocks."""
+    """Writes the files of a copy, and records the checksums of their blocks."""
 
     def __init__(self, folder: Path):
-        """`folder` is empty, and nobody else writes into it."""
+        """`folder` is empty, and only this process writes into it."""
         self.folder = folder
         self.files: dict[str, list[list[int]]] = {}  # [bytes] and CRC-32 of blocks
 
     def array(
         self, name: str, shape: tuple[int, ...], dtype: Any, parts: Iterable[np.ndarray]
     ) -> None:
-        """Write an array as NAME.npy, of which `parts` are the rows, in order."""
+        """Write an array as NAME.npy; `parts` are its rows, in order."""
         kind = np.lib.format.dtype_to_descr(np.dtype(dtype))
         described = {"descr": kind, "fortran_order": False, "shape": shape}
         header = io.BytesIO()
@@ -75,10 +75,10 @@ class MappedWriter:
         self.file(f"{name}.npy", chain([header.getvalue()], rows))
 
     def file(self, name: str, parts: Iterable[Any]) -> None:
-        """Write a file of bytes, each part of which has a checksum.
+        """Write a file of bytes, with a checksum for each part.
 
-        They are written and not mapped: a full disk is then an OSError, and not a
-        signal that ends the process.
+        Writing through a memory map would turn a full disk into a signal that ends the
+        process, instead of an OSError.
         """
         blocks = []
         with (self.folder / name).open("xb") as file:
@@ -86,26 +86,26 @@ class MappedWriter:
                 file.write(part)
                 blocks.append([len(part), zlib.crc32(part)])
             file.flush()
-            os.fsync(file.fileno())  # before a description says that it is there
+            os.fsync(file.fileno())  # before a description refers to it
         self.files[name] = blocks
 
 
 class FirstPass(NamedTuple):
-    """How a copy is made."""
+    """The functions that make a copy."""
 
     sources: Callable[[], str]  # the fingerprint of all files that are read
     write: Callable[[MappedWriter], None]
-    needed: Callable[[], int]  # [bytes] of the copy, about; asked if it is written
+    needed: Callable[[], int]  # the approximate size of the copy [bytes]
 
 
-def place(root: Path, options: Any, cache: str | PathLike | None) -> Path:
-    """The folder for the copy of what is read from `root` with these options.
+def copy_folder(root: Path, options: Any, cache: str | PathLike | None) -> Path:
+    """The cache folder for data read from `root` with these options.
 
-    The options are JSON data, the first of which says who reads.
+    The options are JSON data; the first identifies the reader.
     """
     if not (cache is None or isinstance(cache, str | PathLike)) or cache == "":
         raise ValueError(
-            f"cache={cache!r}: give a folder, or None for the user's cache folder"
+            f"cache={cache!r}: pass a folder, or None for the user's cache folder"
         )
     folder = cache_folder() / "read" if cache is None else Path(cache)
     root = root.resolve()
@@ -115,7 +115,7 @@ def place(root: Path, options: Any, cache: str | PathLike | None) -> Path:
 
 
 def fingerprint(root: Path, paths: Iterable[Path]) -> str:
-    """Changes with the name, size or time of any of these files, and their order."""
+    """A hash of the names, sizes and times of these files, in their order."""
     digest = hashlib.sha256()
     for path in paths:
         try:
@@ -129,32 +129,34 @@ def fingerprint(root: Path, paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def kept(place: Path, first_pass: FirstPass, verify: bool | None = None) -> Copy:
-    """The copy in this place, which is first written if there is none.
+def load_or_write(
+    place: Path, first_pass: FirstPass, verify: bool | None = None
+) -> Copy:
+    """The copy in the folder `place`; written first if there is none.
 
-    Of several processes one writes it, and the others wait. `verify` True compares all
+    One of several processes writes it, and the others wait. `verify` True compares all
     blocks, False only the sizes of files, and None decides by the size. A `DataError`
-    says why nothing can be written.
+    gives the reason if it cannot be written.
     """
-    with contextlib.suppress(OSError, Unusable):  # see below
+    with contextlib.suppress(OSError, Unusable):  # reported below, with the lock held
         copy = _opened(place, first_pass.sources(), verify)
         if copy is not None:
             return copy
     try:
         place.mkdir(parents=True, exist_ok=True)
         with _locked(place):
-            return _opened_or_written(place, first_pass, verify)
+            return _open_or_write(place, first_pass, verify)
     except (OSError, NotImplementedError) as error:  # a file system without locks
         raise DataError(
-            f"{place}: no copy can be kept there ({error}); make room, or give another "
-            "folder as cache=..."
+            f"{place}: no copy can be written there ({error}); free disk space, or "
+            "pass another folder as cache=..."
         ) from error
 
 
 def _locked(place: Path) -> filelock.AcquireReturnProxy:
-    """The lock, which a `with` releases.
+    """The lock, to be released by `with`.
 
-    There is no longest wait, since a first pass may take hours.
+    There is no timeout, since a first pass may take hours.
     """
     lock = filelock.FileLock(place / LOCK)
     try:
@@ -165,30 +167,30 @@ def _locked(place: Path) -> filelock.AcquireReturnProxy:
         return lock.acquire()
 
 
-def _opened_or_written(place: Path, first_pass: FirstPass, verify: bool | None) -> Copy:
-    """The copy, while nobody else writes one."""
+def _open_or_write(place: Path, first_pass: FirstPass, verify: bool | None) -> Copy:
+    """The copy, opened or else written; the lock must be held."""
     sources = first_pass.sources()
     try:
         copy = _opened(place, sources, verify)
         if copy is not None:
             return copy
     except Unusable as error:
-        warnings.warn(f"{place}: {error}; all is read again", stacklevel=6)
+        warnings.warn(f"{place}: {error}; all files are read again", stacklevel=6)
     _clear(place)
     _write(place, first_pass, sources)
     try:
         copy = _opened(place, sources, verify)
     except Unusable as error:
         raise DataError(
-            f"{place}: {error}, though it was just written; is the disk sound? give "
-            "a folder on another one as cache=..."
+            f"{place}: {error}, though it was just written; is the disk damaged? pass "
+            "a folder on another disk as cache=..."
         ) from error
     assert copy is not None
     return copy
 
 
 def _clear(place: Path) -> None:
-    """Remove copies of other sources, and what a killed process has left."""
+    """Remove copies of other sources, and files left by killed processes."""
     for entry in place.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
@@ -197,21 +199,19 @@ def _clear(place: Path) -> None:
 
 
 def _write(place: Path, first_pass: FirstPass, sources: str) -> None:
-    """Write the copy, of sources that do not change meanwhile."""
+    """Write the copy; a DataError if the sources change meanwhile."""
     folder = place / uuid.uuid4().hex
     folder.mkdir()
     try:
         free, needed = shutil.disk_usage(folder).free, first_pass.needed()
-        if free < needed:  # said before hours of work, not after them
+        if free < needed:  # an early error, before hours of work
             raise OSError(
                 f"it needs {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free"
             )
         writer = MappedWriter(folder)
         first_pass.write(writer)
         if first_pass.sources() != sources:
-            raise DataError(
-                f"{place}: the files changed while they were read; start again"
-            )
+            raise DataError(f"{place}: the files changed during reading; start again")
         about = {"sources": sources, "folder": folder.name, "files": writer.files}
         write_about(place, about)
     except BaseException:
@@ -220,7 +220,7 @@ def _write(place: Path, first_pass: FirstPass, sources: str) -> None:
 
 
 def _opened(place: Path, sources: str, verify: bool | None) -> Copy | None:
-    """The copy, if there is one of these sources; `Unusable` if it is damaged."""
+    """The copy of these sources, None if there is none; `Unusable` if damaged."""
     about = read_about(place)
     if about is None or about["sources"] != sources:
         return None
@@ -243,10 +243,10 @@ def _opened(place: Path, sources: str, verify: bool | None) -> Copy | None:
 
 
 def _compare(path: Path, blocks: Sequence[Sequence[int]], at_most: int | None) -> None:
-    """Raises `Unusable` unless the file is as it was written.
+    """Raises `Unusable` unless the file matches its checksums.
 
-    Its first block, which is an array's header, is always compared, and `at_most` of
-    the others; None for all.
+    Always compares the first block, an array's header, and `at_most` of the others;
+    None for all.
     """
     lengths = np.array([length for length, _ in blocks], np.int64)
     if path.stat().st_size != lengths.sum():

@@ -1,8 +1,8 @@
-"""Official data sets by name: from the user's own files, else downloaded once.
+"""Official data sets by name: from the user's files, or else downloaded once.
 
 If `folder` is given, a function looks only there. Otherwise it looks in
-$HETJAX_DATA/NAME, where NAME is its own name, and then downloads into the user's cache.
-Downloads are checked against the published checksums. The user's own files are not,
+$HETJAX_DATA/NAME, where NAME is the function's name, and then downloads into the user's
+cache. Downloads are checked against the published checksums. The user's files are not,
 since they may be packed differently.
 """
 
@@ -13,7 +13,7 @@ from hetjax.data.dataset import Dataset
 from hetjax.data.readers import ag_news as news
 from hetjax.data.readers import cifar, flowers, idx
 from hetjax.data.readers import tiny_imagenet as tiny
-from hetjax.data.readers.downloads import DownloadSource, place
+from hetjax.data.readers.downloads import DownloadSource, source_folder
 from hetjax.data.readers.images import check_arguments, read_images
 from hetjax.recipes import by_name
 
@@ -88,7 +88,7 @@ def mnist(*, folder: str | PathLike | None = None) -> Dataset:
     Reads `folder`, or $HETJAX_DATA/mnist, or downloads 12 MB. A `DataError` says which
     files were looked for, and where.
     """
-    return idx.read_idx_folder(place(_MNIST, folder), name="mnist")
+    return idx.read_idx_folder(source_folder(_MNIST, folder), name="mnist")
 
 
 @by_name
@@ -98,7 +98,9 @@ def fashion_mnist(*, folder: str | PathLike | None = None) -> Dataset:
     Reads `folder`, or $HETJAX_DATA/fashion_mnist, or downloads 31 MB. A `DataError`
     says which files were looked for, and where.
     """
-    return idx.read_idx_folder(place(_FASHION_MNIST, folder), name="fashion_mnist")
+    return idx.read_idx_folder(
+        source_folder(_FASHION_MNIST, folder), name="fashion_mnist"
+    )
 
 
 @by_name
@@ -108,7 +110,7 @@ def cifar10(*, folder: str | PathLike | None = None) -> Dataset:
     Reads the binary version in `folder`, or in $HETJAX_DATA/cifar10, or downloads
     170 MB. A `DataError` says which files were looked for, and where.
     """
-    return cifar.read_version(cifar.CIFAR10, place(_CIFAR10, folder))
+    return cifar.read_version(cifar.CIFAR10, source_folder(_CIFAR10, folder))
 
 
 @by_name
@@ -118,7 +120,9 @@ def cifar100(*, folder: str | PathLike | None = None, labels: str = "fine") -> D
     Reads the binary version in `folder`, or in $HETJAX_DATA/cifar100, or downloads
     169 MB. A `DataError` says which files were looked for, and where.
     """
-    return cifar.read_version(cifar.CIFAR100, place(_CIFAR100, folder), labels=labels)
+    return cifar.read_version(
+        cifar.CIFAR100, source_folder(_CIFAR100, folder), labels=labels
+    )
 
 
 @by_name
@@ -139,14 +143,14 @@ def flowers102(
     6,149. Classes are counted from zero, and from one in imagelabels.mat.
 
     Reads jpg/, imagelabels.mat and setid.mat in `folder`, or in
-    $HETJAX_DATA/flowers102, or downloads 345 MB. Images are decoded at the first start,
-    and kept in `cache`, checked as far as `verify` says, as by `read_image_folder`:
-    1.6 GB for size=256. A `DataError` names what is missing or damaged. Source:
-    Nilsback and Zisserman (2008), www.robots.ox.ac.uk/~vgg/data/flowers/102.
+    $HETJAX_DATA/flowers102, or downloads 345 MB. Images are decoded on the first call
+    and cached; `cache`, `workers` and `verify` are those of `read_image_folder`. The
+    cache takes 1.6 GB for size=256. A `DataError` names missing or damaged files.
+    Source: Nilsback and Zisserman (2008), www.robots.ox.ac.uk/~vgg/data/flowers/102.
     """
     check_arguments(size, workers)
     flowers.check_split(split)
-    found = flowers.find_flowers(place(_FLOWERS102, folder), split)
+    found = flowers.find_flowers(source_folder(_FLOWERS102, folder), split)
     return read_images(
         found,
         f"flowers102 {split}",
@@ -168,18 +172,19 @@ def tiny_imagenet(
 ) -> Dataset:
     """Tiny ImageNet: 100,000 + 10,000 images, x [N, size, size, 3] uint8, y [N] of 200.
 
-    The classes are the WordNet ids in wnids.txt in sorted order, as of torchvision's
-    `ImageFolder`, which is not the order of the file. The test split is the validation
-    split, since the labels of the test images are not published. Grey images become
-    RGB. Another `size` than 64 resizes the images.
+    The classes are the WordNet ids in wnids.txt in sorted order, as in torchvision's
+    `ImageFolder`; the file has another order. The test split is the validation split,
+    since the labels of the test images are not published. Gray images become RGB. A
+    `size` other than 64 resizes the images.
 
     Reads the original files in `folder`, or in $HETJAX_DATA/tiny_imagenet, or downloads
-    248 MB. Images are decoded at the first start, and kept in `cache`, checked as far
-    as `verify` says, as by `read_image_folder`: 1.4 GB for size=64. A `DataError` names
-    what is missing or damaged. Source: cs231n.stanford.edu/tiny-imagenet-200.zip.
+    248 MB. Images are decoded on the first call and cached; `cache`, `workers` and
+    `verify` are those of `read_image_folder`. The cache takes 1.4 GB for size=64. A
+    `DataError` names missing or damaged files. Source:
+    cs231n.stanford.edu/tiny-imagenet-200.zip.
     """
     check_arguments(size, workers)
-    found = tiny.find_tiny_imagenet(place(_TINY_IMAGENET, folder))
+    found = tiny.find_tiny_imagenet(source_folder(_TINY_IMAGENET, folder))
     return read_images(
         found, "tiny_imagenet", size=size, cache=cache, workers=workers, verify=verify
     )
@@ -196,24 +201,24 @@ def ag_news(
 ) -> Dataset:
     r"""AG News: 120,000 + 7,600 texts as tokens, x [N, length], y [N] of 4 topics.
 
-    A text is the title, a space and the description, where each backslash is a space:
-    it stands for a line break in these files. HTML that is left in the texts is kept.
-    Tokens are those of BERT's lower-case WordPiece: [CLS] ... [SEP], cut off after
-    `length`, and padded with 0, which is [PAD]. x is uint16 (int32 for a vocabulary of
-    more than 65,536 tokens), mapped and read-only; y: [N] int32.
+    A text is the title, a space and the description. Each backslash, a line break in
+    these files, becomes a space; HTML in the texts is not removed. Tokens are those of
+    BERT's lower-case WordPiece: [CLS] ... [SEP], truncated to `length`, and padded with
+    0, which is [PAD]. x is uint16 (int32 for a vocabulary of more than 65,536 tokens),
+    mapped and read-only; y: [N] int32.
 
     `vocabulary` is a vocab.txt with one token per line, such as bert-base-uncased's; by
-    default the one beside train.csv. Without either, a WordPiece vocabulary of at most
-    `vocabulary_size` tokens is trained on the training split, the same each time;
-    `Dataset.notes` says where it is kept.
+    default the one next to train.csv. Without either, a WordPiece vocabulary of at most
+    `vocabulary_size` tokens is trained on the training split, deterministically;
+    `Dataset.notes` has its path.
 
     Reads train.csv and test.csv in `folder`, or in $HETJAX_DATA/ag_news, or downloads
-    31 MB. The tokens are kept in `cache`, or the user's cache folder. A `DataError`
-    names the file and line of what is wrong. Needs the package tokenizers:
+    31 MB. The tokens are cached in `cache`, or the user's cache folder. A `DataError`
+    names the file and line of an error. Needs the package tokenizers:
     pip install "hetjax[text]". Source: Zhang, Zhao and LeCun (2015).
     """
     news.check_arguments(length, vocabulary, vocabulary_size)
-    files = news.files_in(found := place(_AG_NEWS, folder))
+    files = news.files_in(found := source_folder(_AG_NEWS, folder))
     if vocabulary is None and (found / news.VOCABULARY).is_file():
         vocabulary = found / news.VOCABULARY
     chosen = int(vocabulary_size) if vocabulary is None else Path(vocabulary)

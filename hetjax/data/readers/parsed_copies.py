@@ -1,15 +1,15 @@
-"""Parsed copies of large texts, so that a second start maps NumPy's files into memory.
+"""A cache of parsed texts: later calls map NumPy's files into memory.
 
-    NAME-0123456789abcdef/      for the paths of both files and the first index
-      about.json                what was read, and CRC-32 of all arrays; itself replaced
-      4f3a.../                  arrays, under a new name whenever they are written
-      .lock                     of who writes
+    NAME-0123456789abcdef/      one per pair of files and first index
+      about.json                the sources, and CRC-32 of all arrays
+      4f3a.../                  the arrays, under a new name whenever they are written
+      .lock                     held by the process that writes
 
-A copy is used if size and times of both files are as when it was made. If only times
-differ, or a file had just been written, the files are the same if their SHA-256 is. All
-bytes of a copy are compared with their CRC-32 before it is used (a fifth of a second
-for a text of 1 GB): damage costs time, and never changes a result. What cannot be
-written costs the copy alone.
+A copy is used if the sizes and times of both files have not changed since. If only the
+times differ, or a file had just been written, the SHA-256 of the files decides. All
+bytes of a copy are compared with their CRC-32 first (a fifth of a second for a text of
+1 GB): damage costs time, and never changes a result. If the copy cannot be written, the
+data are returned without one.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ from hetjax.cache import cache_folder
 from hetjax.checkpointable import shortened
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.readers import text_files
-from hetjax.data.readers.descriptions import (
+from hetjax.data.readers.about_file import (
     ABOUT,
     LOCK,
     LONGEST_WAIT,
     Unusable,
     write_about,
 )
-from hetjax.data.readers.descriptions import read_about as _about
+from hetjax.data.readers.about_file import read_about as _about
 
 VERSION = 1  # of these files, and of the results of the reader
 RESOLUTION = 2.0  # [s] of the times of files, where it is worst
@@ -48,20 +48,20 @@ _BLOCK = 1 << 20  # [bytes]
 _PARTS = ("data", "indices", "indptr")
 
 
-def place(
+def copy_folder(
     paths: Sequence[Path], first_index: int, cache: bool | str | PathLike | None
 ) -> Path | None:
-    """The folder of the copy of these files, or None if there is to be none."""
+    """The folder for the copy of these files; None for no copy."""
     if not (cache is None or isinstance(cache, bool | str | PathLike)) or cache == "":
         raise ValueError(
-            f"cache={cache!r}: give a folder, True, False, or None for large files only"
+            f"cache={cache!r}: pass a folder, True, False, or None for large files only"
         )
     if cache is False:
         return None
     try:
         size = sum(path.stat().st_size for path in paths)
     except OSError:
-        return None  # the reader names what is wrong
+        return None  # the reader reports the error
     if cache is None and size < text_files.LARGE:
         return None
     folder = cache_folder() / "read"
@@ -73,12 +73,14 @@ def place(
     return folder.expanduser() / f"{shortened(paths[0].resolve().parent.name)}-{digest}"
 
 
-def kept(place: Path, paths: Sequence[Path], read: Callable[[], Dataset]) -> Dataset:
-    """The copy in this place, else what `read` returns, which is kept there.
+def load_or_read(
+    place: Path, paths: Sequence[Path], read: Callable[[], Dataset]
+) -> Dataset:
+    """The copy in the folder `place`, or else the result of `read`, copied to it.
 
-    Of several processes one reads, and the others wait for its copy.
+    One of several processes reads, and the others wait for its copy.
     """
-    with contextlib.suppress(OSError, Unusable):  # see below
+    with contextlib.suppress(OSError, Unusable):  # reported below, with the lock held
         data = _opened(place, paths, [_source(path) for path in paths])
         if data is not None:
             return data
@@ -93,23 +95,23 @@ def kept(place: Path, paths: Sequence[Path], read: Callable[[], Dataset]) -> Dat
                 warnings.warn(f"{place}: {error}; the text is read again", stacklevel=4)
             if data is None:
                 data = read()
-                _keep(place, paths, sources, data)
+                _write(place, paths, sources, data)
     except (OSError, NotImplementedError) as error:  # a file system without locks
-        why = f"no parsed copy can be kept ({error}); cache=False asks for none"
+        why = f"no parsed copy can be written ({error}); cache=False asks for none"
         warnings.warn(f"{place}: {why}", stacklevel=4)
     return read() if data is None else data
 
 
 def _source(path: Path) -> dict[str, Any]:
-    """What shows whether a file is as it was, without reading it."""
+    """Path, size and times of a file, which show a change without reading it."""
     found = path.stat()
-    # a program may set the first time to what it was, but not the second one
+    # programs can restore the first time after a change, but not the second one
     times = [found.st_mtime_ns, found.st_ctime_ns]
     return {"path": str(path.resolve()), "size": found.st_size, "times": times}
 
 
 def _known(source: dict[str, Any], sha256: str) -> dict[str, Any]:
-    """What is kept about a file: no times if it could change again without new ones."""
+    """The record of a file: no times if it might still change without new ones."""
     settled = max(source["times"]) < time.time_ns() - 1e9 * RESOLUTION
     return {**source, "times": source["times"] if settled else None, "sha256": sha256}
 
@@ -120,7 +122,7 @@ def _sha256(path: Path) -> str:
 
 
 def _size_and_crc(path: Path) -> list[int]:
-    """Size and CRC-32, which finds damage twice as fast as SHA-256 would."""
+    """Size and CRC-32, which is twice as fast as SHA-256."""
     size = crc = 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK):  # a mapped file would count as memory in use
@@ -131,7 +133,7 @@ def _size_and_crc(path: Path) -> list[int]:
 def _opened(
     place: Path, paths: Sequence[Path], sources: list[dict[str, Any]]
 ) -> Dataset | None:
-    """The copy, if there is one of these sources."""
+    """The copy of these sources, None if there is none."""
     about = _about(place)
     if about is None:
         return None
@@ -149,9 +151,9 @@ def _opened(
 
 
 def _renew(place: Path, about: dict[str, Any]) -> None:
-    """Keep the files' new times, unless another process writes or has written a copy.
+    """Record the files' new times, unless another process writes or has written a copy.
 
-    If not, the files are compared again next time.
+    Otherwise the next call compares the files again.
     """
     with (
         contextlib.suppress(OSError, Unusable),
@@ -175,7 +177,7 @@ def _mapped(folder: Path, about: dict[str, Any]) -> Dataset:
     for split in ("train", "test"):
         matrices = []
         for axis in ("x", "y"):
-            # as arrays in memory: who writes into one changes his own copy of the page
+            # copy-on-write: writing into an array does not change the file
             parts = [
                 np.load(folder / f"{split}_{axis}_{part}.npy", mmap_mode="c")
                 for part in _PARTS
@@ -192,16 +194,16 @@ def _mapped(folder: Path, about: dict[str, Any]) -> Dataset:
 
 
 def _matrix(parts: list[np.ndarray], columns: int) -> sp.csr_array:
-    """The matrix of the three arrays, which are not copied."""
+    """The matrix of the three arrays, without copying them."""
     matrix = sp.csr_array(tuple(parts), shape=(len(parts[2]) - 1, columns))
-    matrix.has_canonical_format = True  # or scipy reads everything to find that out
+    matrix.has_canonical_format = True  # otherwise scipy reads everything to check
     return matrix
 
 
-def _keep(
+def _write(
     place: Path, paths: Sequence[Path], sources: list[dict[str, Any]], data: Dataset
 ) -> None:
-    """Write the copy, unless the sources have changed since they were looked at."""
+    """Write the copy, unless the sources have changed since `sources` was recorded."""
     checksums = [_sha256(path) for path in paths]
     if [_source(path) for path in paths] != sources:
         return
@@ -225,7 +227,7 @@ def _keep(
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    for other in place.iterdir():  # older ones, and what a killed process has left
+    for other in place.iterdir():  # older copies, and files left by killed processes
         if other.is_dir() and other != folder:
             shutil.rmtree(other, ignore_errors=True)
         elif other.name.startswith(f"{ABOUT}."):

@@ -1,4 +1,4 @@
-"""Access to files: bytes, compressed or not, and text in whole lines.
+"""Reading files as bytes, compressed or not, and as text in whole lines.
 
 Any failure to read a file is a `DataError` that names it.
 """
@@ -17,17 +17,17 @@ from typing import IO, Any, TypeVar
 import numpy as np
 from tqdm import tqdm
 
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 
 Read = TypeVar("Read")
 
 CHUNK = 1 << 18  # [bytes] of text converted to numbers at a time
 LARGE = 32_000_000  # [bytes] of a file that takes a noticeable time to read
-LONGEST_LINE = 1 << 26  # [bytes], so that a binary file does not fill memory
+LONGEST_LINE = 1 << 26  # [bytes], so that a binary file does not fill the memory
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-# The first bytes of a file tell how it is compressed; its name may be misleading.
+# the first bytes of a file show its compression; its name may be misleading
 _GZIP, _BZIP2, _XZ, _ZSTD = "gzip", "bzip2", "xz", "Zstandard"
 _MAGIC = {
     b"\x1f\x8b": _GZIP,
@@ -58,7 +58,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _unpacked(path: Path, kind: str, file: IO[bytes]) -> Any:
-    """The content of an open file that is compressed in this way, or in none."""
+    """The uncompressed content of an open file; `kind` is its compression, or ""."""
     if kind == _GZIP:
         return gzip.GzipFile(fileobj=file)
     if kind == _BZIP2:
@@ -71,19 +71,19 @@ def _unpacked(path: Path, kind: str, file: IO[bytes]) -> Any:
         except ImportError:
             raise DataError(
                 f"{path}: compressed by {_ZSTD}, which Python reads from version 3.14 "
-                f"on: unpack it (zstd -d {path.name}) and give the file that it makes"
+                f"on: unpack it (zstd -d {path.name}) and pass the unpacked file"
             ) from None
     return file
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """The file of this name in a folder, plain or compressed, if there is one."""
+    """The file of this name in a folder, plain or compressed; None without one."""
     paths = (folder / f"{name}{suffix}" for suffix in SUFFIXES)
     return next((path for path in paths if path.is_file()), None)
 
 
 def unsuffixed(name: str) -> str:
-    """A file's name without what says that it is compressed."""
+    """A file's name without the suffix of a compression."""
     stem, dot, suffix = name.rpartition(".")
     return stem if stem and dot + suffix in SUFFIXES else name
 
@@ -101,7 +101,7 @@ def chunks(path: Path, skip_header: bool) -> Iterator[tuple[int, bytes]]:
             too_long = False
             if not text.endswith(b"\n"):
                 too_long = len(text) > LONGEST_LINE
-                if too_long:  # errors in the lines before it are reported first
+                if too_long:  # errors in earlier lines are reported first
                     text = text[: text.rfind(b"\n") + 1]
                 else:
                     text += b"\n"  # the file's last line
@@ -117,7 +117,7 @@ def chunks(path: Path, skip_header: bool) -> Iterator[tuple[int, bytes]]:
 
 
 def _progress_bar(path: Path) -> tqdm:
-    """A bar on standard error while a large file is read, if that is a terminal."""
+    """A progress bar for reading a large file, if standard error is a terminal."""
     size = path.stat().st_size
     hidden = True if size < LARGE else None  # None: unless it is a terminal
     name = f"reading {path.name}"
@@ -125,7 +125,7 @@ def _progress_bar(path: Path) -> tqdm:
 
 
 def _position(file: IO[bytes]) -> int:
-    """The place in the file on the disk [bytes], which may be compressed."""
+    """The position in the (possibly compressed) file on the disk [bytes]."""
     return os.lseek(file.fileno(), 0, os.SEEK_CUR)
 
 
@@ -139,9 +139,9 @@ def from_first_bad_line(
 ) -> Read:
     """The result of read(text, first_line), or its error for the first bad line.
 
-    Readers check all lines at once for one kind of mistake after the other, so their
-    error is about the first mistake of one kind. The first bad line is found by
-    bisection, for which `read` must judge each line by itself.
+    Readers check all lines for one kind of mistake after the other, so their error is
+    about the first mistake of one kind. The first bad line is found by bisection; for
+    this, `read` must check each line by itself.
     """
     try:
         return read(text, first_line)

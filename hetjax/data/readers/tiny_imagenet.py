@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from hetjax.data.dataset import note
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 from hetjax.data.readers.image_folder import images_in, listing
 from hetjax.data.readers.images import ImageFiles, ImageSplit, raise_if_missing
 
@@ -49,7 +49,7 @@ def find_tiny_imagenet(folder: Path) -> ImageFiles:
 
 
 def _ids(path: Path) -> list[str]:
-    """The ids, each of them once."""
+    """The ids, without duplicates."""
     ids: dict[str, int] = {}
     for number, line in enumerate(_lines(path), start=1):
         name = line.strip()
@@ -57,10 +57,10 @@ def _ids(path: Path) -> list[str]:
             continue
         if name in ids:
             raise DataError(
-                f"{path}:{number}: {name} is in line {ids[name]}, too; {_UNPACK}"
+                f"{path}:{number}: {name} is also in line {ids[name]}; {_UNPACK}"
             )
         if name in (".", "..") or "/" in name or "\\" in name:
-            raise DataError(f"{path}:{number}: {name!r} is no WordNet id; {_UNPACK}")
+            raise DataError(f"{path}:{number}: {name!r} is not a WordNet id; {_UNPACK}")
         ids[name] = number
     if not ids:
         raise DataError(f"{path}: no ids, the file is empty; {_UNPACK}")

@@ -1,9 +1,9 @@
 """BERT's lower-case WordPiece tokens, by the package tokenizers.
 
-Text is cleaned, put into lower case without accents, and split at white space and
-punctuation. The longest token of the vocabulary that a word begins with is its first,
-and "##" stands before those that go on with it; a word that cannot be made of tokens is
-[UNK]. Source: Devlin et al. (2019), arXiv:1810.04805.
+Text is cleaned, converted to lower case without accents, and split at white space and
+punctuation. A word's first token is its longest prefix in the vocabulary; tokens that
+continue a word begin with "##". A word that cannot be split into tokens is [UNK].
+Source: Devlin et al. (2019), arXiv:1810.04805.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 
 PAD, UNKNOWN, START, END, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 _AT_A_TIME = 1000  # texts that are encoded together
 
 
 def check_installed() -> None:
-    """Raises an ImportError that says what to install, before any work is done."""
+    """Raises an ImportError with the install command unless tokenizers is installed."""
     _package()
 
 
@@ -34,7 +34,7 @@ def _package() -> Any:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """The tokens in a vocab.txt, one per line, of which [PAD] is the first."""
+    """The tokens in a vocab.txt, one per line; [PAD] must be the first."""
     try:
         tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -46,13 +46,13 @@ def read_vocabulary(path: Path) -> list[str]:
     for number, token in enumerate(tokens, start=1):
         if token in lines:
             raise DataError(
-                f"{path}:{number}: the token {token!r} is in line {lines[token]}, too"
+                f"{path}:{number}: the token {token!r} is also in line {lines[token]}"
             )
         lines[token] = number
     missing = [token for token in (PAD, UNKNOWN, START, END) if token not in lines]
     if missing:
         raise DataError(
-            f"{path}: no token {', '.join(missing)}; give the vocab.txt of a BERT model"
+            f"{path}: no token {', '.join(missing)}; pass the vocab.txt of a BERT model"
         )
     if lines[PAD] != 1:
         raise DataError(
@@ -63,12 +63,12 @@ def read_vocabulary(path: Path) -> list[str]:
 
 
 def train_vocabulary(texts: Sequence[str], size: int) -> list[str]:
-    """At most `size` tokens, which only depend on the texts and not on their order.
+    """At most `size` tokens, independent of the order of the texts.
 
-    The commonest pair of neighbouring tokens is joined, again and again. The package
-    breaks ties by the tokens' numbers, and gives these to characters in an order that
-    differs from one training to the next. Characters after "##" are therefore named
-    beforehand, in sorted order; those that begin a word it sorts itself.
+    The commonest pair of neighboring tokens is joined repeatedly. The package breaks
+    ties by the tokens' numbers, and numbers characters in an order that varies between
+    trainings. Characters after "##" are therefore listed in advance, in sorted order;
+    the package itself sorts those that begin a word.
     """
     package = _package()
     model = package.Tokenizer(package.models.WordPiece(unk_token=UNKNOWN))
@@ -86,13 +86,13 @@ def train_vocabulary(texts: Sequence[str], size: int) -> list[str]:
     if len(numbers) > size:
         raise ValueError(
             f"vocabulary_size is {size}, but the characters of the texts alone are "
-            f"{len(numbers)} tokens: give at least as many"
+            f"{len(numbers)} tokens: pass at least {len(numbers)}"
         )
     return sorted(numbers, key=numbers.__getitem__)
 
 
 def _parts() -> tuple[Any, Any]:
-    """What cleans a text, and what splits it into words."""
+    """The normalizer of texts, and the function that splits them into words."""
     package = _package()
     return (
         package.normalizers.BertNormalizer(lowercase=True),
@@ -103,9 +103,9 @@ def _parts() -> tuple[Any, Any]:
 def encoded(
     texts: Sequence[str], vocabulary: Sequence[str], length: int
 ) -> Iterator[np.ndarray]:
-    """The tokens of the texts, in order, some rows [n, length] int64 at a time.
+    """The tokens of the texts, in order, in blocks of rows [n, length] int64.
 
-    Each is [CLS] ... [SEP], cut off after `length` tokens, and padded with zeros.
+    Each row is [CLS] ... [SEP], truncated to `length` tokens and padded with zeros.
     """
     package = _package()
     numbers = {token: number for number, token in enumerate(vocabulary)}

@@ -2,8 +2,8 @@
 
 A row is `label,label feature:value feature:value ...`; the first line may be a header
 `rows features labels`. The text is read in chunks of whole lines, which `xmc_text`
-converts to numbers; each chunk becomes a block of rows of a growing CSR matrix. Of
-large files a parsed copy is kept (`copies`).
+converts to numbers; each chunk becomes a block of rows of a CSR matrix. Parsed copies
+of large files are cached (`parsed_copies`).
 """
 
 import dataclasses
@@ -16,8 +16,16 @@ import numpy as np
 import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split, note
-from hetjax.data.readers import parsed_copies
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError, parsed_copies
+from hetjax.data.readers.csr_builder import (
+    LARGEST,
+    CsrBuilder,
+    CsrRows,
+    as_wide_as,
+    check_sums,
+    csr_rows,
+    largest_column,
+)
 from hetjax.data.readers.text_files import (
     BYTE_ORDER_MARK,
     LONGEST_LINE,
@@ -25,15 +33,6 @@ from hetjax.data.readers.text_files import (
     find,
     from_first_bad_line,
     opened,
-)
-from hetjax.data.readers.text_pieces import (
-    LARGEST,
-    CsrRows,
-    GrowingCsr,
-    as_wide_as,
-    block,
-    check_sums,
-    largest_column,
 )
 from hetjax.data.readers.xmc_text import Bounds, Rows, parse
 from hetjax.recipes import by_name
@@ -68,8 +67,8 @@ def read_xmc(
 
     A row that begins with a blank, or directly with `feature:value`, has no labels; a
     row may have no features. Features count from `first_index` (often 1 in libSVM
-    files), labels always from zero. A repeated feature in a row is summed, a repeated
-    label counts once. `Dataset.notes` counts both, and the rows without labels or
+    files), labels always from zero. Repeated features in a row are summed, repeated
+    labels count once. `Dataset.notes` counts both, and the rows without labels or
     without features.
 
     Sizes come from a header (two headers must agree; a single one serves both files),
@@ -77,23 +76,26 @@ def read_xmc(
     end are ignored. Empty lines between rows are rows without labels and features if
     the header's number of rows requires it; otherwise they are ignored and noted.
 
-    Files may be compressed by gzip, bzip2 or xz, and from Python 3.14 on by Zstandard;
-    their content tells. Anything that cannot be read, including missing files, is a
-    `DataError`. `name` defaults to the name of the training file's folder.
+    Files may be compressed by gzip, bzip2 or xz, and from Python 3.14 on by Zstandard,
+    which is detected from their content. Anything that cannot be read, including
+    missing files, is a `DataError`. `name` defaults to the name of the training file's
+    folder.
 
-    `cache`: of files of 32 MB or more together a parsed copy is kept in $HETJAX_CACHE,
-    or else the user's cache folder, for the next start (of half the text's size; it may
-    be deleted). True keeps one of any files, a folder's path keeps it there, False
-    neither makes nor uses one. A copy of files that have changed is not used.
+    `cache`: if the files together have 32 MB or more, a parsed copy is cached in
+    $HETJAX_CACHE, or else the user's cache folder (half the text's size; it may be
+    deleted). True caches files of any size, a path is the cache folder, False neither
+    makes nor uses a copy. A copy of files that have changed is not used.
     """
     if first_index < 0:
         raise ValueError(f"first_index is {first_index}; it must be 0 or more")
     paths = Path(train), Path(test)
-    place = parsed_copies.place(paths, first_index, cache)
+    place = parsed_copies.copy_folder(paths, first_index, cache)
     if place is None:
         data = _read(paths, first_index)
     else:
-        data = parsed_copies.kept(place, paths, lambda: _read(paths, first_index))
+        data = parsed_copies.load_or_read(
+            place, paths, lambda: _read(paths, first_index)
+        )
     name = paths[0].resolve().parent.name if name is None else name
     return dataclasses.replace(data, name=name)
 
@@ -149,7 +151,7 @@ def read_folder(
 
 
 def _read_header(path: Path) -> _Header | None:
-    """The first line as a header, if it is three integers, or None if it is a row."""
+    """The first line as a header if it is three integers; None if it is a row."""
     with opened(path) as file:
         line = file.readline(LONGEST_LINE).removeprefix(BYTE_ORDER_MARK)
     found = _HEADER.fullmatch(line)
@@ -158,7 +160,7 @@ def _read_header(path: Path) -> _Header | None:
         if len(words) > 1 and b":" not in line:
             raise DataError(
                 f"{path}:1: feature {words[1][:40]!r} is not index:value, and the line "
-                "is no header of three numbers (rows features labels)"
+                "is not a header of three numbers (rows features labels)"
             )
         return None
     header = _Header(*(int(number) for number in found.groups()))
@@ -173,7 +175,7 @@ def _read_header(path: Path) -> _Header | None:
 def _promised_sizes(
     paths: tuple[Path, Path], headers: list[_Header | None]
 ) -> tuple[int | None, int | None]:
-    """The numbers of features and labels according to the headers, if there is one."""
+    """The numbers of features and labels in the headers; None without a header."""
     train, test = headers
     if train and test and train[1:] != test[1:]:
         raise DataError(
@@ -188,21 +190,21 @@ def _promised_sizes(
 def _read_part(
     split: str, path: Path, header: _Header | None, bounds: Bounds
 ) -> _XmcPart:
-    """The matrices of one file, with as many columns as the bounds."""
-    all_x, all_y = GrowingCsr(bounds.features), GrowingCsr(bounds.labels)
+    """The matrices of one file, with the bounds' numbers of columns."""
+    all_x, all_y = CsrBuilder(bounds.features), CsrBuilder(bounds.labels)
     empties = [np.zeros(0, bool)]
     summed = repeated = 0
 
     def read(text: bytes, first_line: int) -> tuple[Rows, CsrRows]:
         rows = parse(text, bounds, path, first_line)
-        x = block(rows.features_per_row, rows.features, rows.values, bounds.features)
+        x = csr_rows(rows.features_per_row, rows.features, rows.values, bounds.features)
         check_sums(x, path, first_line)
         return rows, x
 
     for first_line, text in chunks(path, skip_header=header is not None):
         rows, x = from_first_bad_line(read, text, first_line)
         ones = np.ones(len(rows.labels), np.float32)
-        y = block(rows.labels_per_row, rows.labels, ones, bounds.labels)
+        y = csr_rows(rows.labels_per_row, rows.labels, ones, bounds.labels)
         y.data[:] = 1  # a repeated label in a row counts once
         summed += len(rows.features) - len(x.data)
         repeated += len(rows.labels) - len(y.data)
@@ -229,7 +231,7 @@ def _content(empty: np.ndarray) -> int:
 
 
 def _rows_meant(path: Path, header: _Header | None, empty: np.ndarray) -> np.ndarray:
-    """Which lines [lines] bool are rows: empty ones only if the header counts them."""
+    """[lines] bool: whether each is a row; empty ones if the header counts them."""
     filled = int(np.count_nonzero(~empty))
     if not header:
         if not filled:
@@ -241,5 +243,5 @@ def _rows_meant(path: Path, header: _Header | None, empty: np.ndarray) -> np.nda
         return np.arange(len(empty)) < header.rows
     raise DataError(
         f"{path}: the header promises {header.rows} rows, but there are {filled}; "
-        "cut short, or a wrong header?"
+        "truncated, or a wrong header?"
     )

@@ -1,11 +1,11 @@
 """Converts XMC text to numbers, a quarter of a MB of whole lines at a time.
 
-The fast parser looks at all separators of a text at once: between two of them there is
-a label, a feature's index, its value or nothing, and which one only depends on the two
-separators and on whether there is anything between them. `decimals` turns these words
-into numbers. A text that the fast parser cannot handle with certainty is parsed again
-line by line, which accepts unusual but legal text and finds the line and cause of an
-error. Both give the same numbers.
+The fast parser finds all separators of a text at once. Between two of them there is a
+label, a feature's index, its value or nothing; which one depends only on the two
+separators and on whether there is anything between them. `decimals` converts these
+words to numbers. If the fast parser is in doubt, the text is parsed again line by line:
+the slow parser accepts unusual but legal text, and finds the line and cause of an
+error. Both return the same numbers.
 """
 
 import math
@@ -14,8 +14,8 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
+from hetjax.data.readers import DataError
 from hetjax.data.readers.decimals import decimals, integers
-from hetjax.data.readers.errors import DataError
 
 
 class Bounds(NamedTuple):
@@ -46,11 +46,11 @@ def parse(text: bytes, bounds: Bounds, path: object, first_line: int) -> Rows:
 # The fast parser: kinds of separators, and roles of the word between two of them.
 _NEWLINE, _BLANK, _COMMA, _COLON, _ILLEGAL = range(5)
 _NOTHING, _LABEL, _INDEX, _VALUE, _EMPTY_LINE, _WRONG = range(6)
-_EMPTY = 64  # beside 8 before + after: there is nothing between the two separators
+_EMPTY = 64  # added to 8 before + after if nothing is between the two separators
 
 
 def _kinds() -> bytes:
-    """The kind of each of the 256 bytes, of those that separate words."""
+    """The kind of each of the 256 bytes as a separator; `_ILLEGAL` for others."""
     kinds = bytearray([_ILLEGAL] * 256)
     for kind, members in (
         (_NEWLINE, b"\n"),
@@ -82,7 +82,7 @@ _OF_NUMBERS = b"0123456789.eE+-"
 
 
 class _Words(NamedTuple):
-    """What stands between neighbouring separators of a text, M words."""
+    """The M words between neighboring separators of a text."""
 
     starts: np.ndarray  # [M]
     widths: np.ndarray  # [M] number of bytes
@@ -92,7 +92,7 @@ class _Words(NamedTuple):
 
 def _parse_at_once(text: bytes, bounds: Bounds) -> Rows | None:
     """The rows, or None if anything is doubtful."""
-    # the first row also begins after a newline, and 8 bytes follow every word
+    # a newline before the first row, too, and 8 bytes after every word
     text = b"\n" + text + b"\n" * 8
     words = _words(text)
     if words.roles.max(initial=0) == _WRONG or b"/" in text:  # "/": see `decimals`
@@ -118,9 +118,9 @@ def _parse_at_once(text: bytes, bounds: Bounds) -> Rows | None:
 
 
 def _words(text: bytes) -> _Words:
-    """The words of a text that is padded by a newline before and 8 behind."""
+    """The words of a text that is padded by a newline before and 8 after it."""
     buffer = np.frombuffer(text, np.uint8)[:-8]
-    # separators, and other bytes up to the comma, which are no part of any number
+    # separators, and other bytes up to the comma: these are in no number
     found = buffer <= ord(",")
     found |= buffer == ord(":")
     if b"+" in text:
@@ -137,7 +137,7 @@ def _words(text: bytes) -> _Words:
 def _indices(
     text: bytes, at: _Words, chosen: np.ndarray, first: int, number: int
 ) -> np.ndarray | None:
-    """These words as indices [n] int32, counted from `first`; None if one is not."""
+    """The words as indices [n] int32, counted from `first`; None if any is invalid."""
     found = integers(text, at.starts.take(chosen), at.widths.take(chosen))
     if found is None:
         return None
@@ -174,7 +174,7 @@ _INTEGER = re.compile(rb"[+-]?0*\d{1,18}")
 
 
 def _parse_lines(text: bytes, bounds: Bounds, path: object, first_line: int) -> Rows:
-    """The rows, parsed one by one; an error names the line."""
+    """The rows, parsed one by one; a DataError names the line."""
     lines = text.split(b"\n")[:-1]
     rows = []
     for number, line in enumerate(lines, start=first_line):
@@ -256,6 +256,6 @@ def _fail(message: str) -> NoReturn:
 
 
 def _shown(word: bytes) -> str:
-    """A word of the file for a message, cut if it is long."""
+    """A word of the file for a message, truncated if it is long."""
     text = word.decode(errors="replace")
     return repr(text if len(text) <= 40 else text[:40] + "...")

@@ -1,4 +1,4 @@
-"""Every worker's batch size over the merges of a run."""
+"""The batch size of every worker over the merges of a run."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from hetjax.report.drawing.panels import (
     strategy_styles,
     tidy,
 )
-from hetjax.report.record import sizes_moved
+from hetjax.report.record import batch_sizes_changed
 from hetjax.report.runs import first_seeds
 
 
@@ -27,7 +27,7 @@ def batch_sizes(histories: Sequence[History]) -> Figure:
 
     Only strategies that change batch sizes are shown; they merge once per mega-batch.
     """
-    moved = [h for h in first_seeds(histories) if sizes_moved(h)]
+    moved = [h for h in first_seeds(histories) if batch_sizes_changed(h)]
     if not moved:
         return note("No strategy changed its workers' batch sizes.")
     columns = min(2, len(moved))
@@ -47,20 +47,20 @@ def batch_sizes(histories: Sequence[History]) -> Figure:
 
 
 def _draw_sizes(ax: Axes, history: History) -> None:
-    """Draw one strategy's panel: a step line per worker, up to the end of the run."""
-    done = np.array(history.merge_times)  # [s]; a size is valid from a merge on
+    """Draw the panel of one strategy: a step line per worker, up to the run's end."""
+    done = np.array(history.merge_times)  # [s]; batch sizes change at merges
     shown = [w for w in history.workers if w.batch_size_over_time]
-    colours = colormaps["viridis"](np.linspace(0, 0.9, len(shown)))
-    # the first lines are thicker, to be visible below later lines of the same sizes
+    colors = colormaps["viridis"](np.linspace(0, 0.9, len(shown)))
+    # earlier lines are thicker, to be visible below later lines of the same sizes
     widths = np.linspace(2.8, 1.2, len(shown)) if len(shown) <= 10 else [1] * len(shown)
-    for worker, colour, width in zip(shown, colours, widths, strict=True):
+    for worker, color, width in zip(shown, colors, widths, strict=True):
         seconds, sizes = map(list, zip(*worker.batch_size_over_time, strict=True))
         end = max(history.duration, seconds[-1])
         ax.step(
             np.searchsorted(done, [*seconds, end], side="right"),
             [*sizes, sizes[-1]],
             where="post",
-            color=colour,
+            color=color,
             linewidth=width,
             label=worker.name,
         )

@@ -1,7 +1,7 @@
 """Curves of the main metric over time, examples, bytes...: medians over seeds.
 
-Up to `MANY` strategies share a panel, with a label at the end of every line. More get
-small panels of their own, with the others in grey behind.
+Up to `MANY` strategies share a panel, with a label at the end of every line. More are
+drawn in one small panel each, with the other strategies in gray behind.
 """
 
 import math
@@ -25,22 +25,22 @@ from hetjax.report.drawing.panels import (
 )
 
 MANY = 8  # strategies that fit into one panel
-OTHERS = "0.82"  # the colour of the other strategies behind one of many
+OTHERS = "0.82"  # the color of the other strategies in a small panel
 
 
 class Curve(NamedTuple):
-    """One strategy's values, at the points where all of its runs have some."""
+    """The values of one strategy, at the points where all of its runs have values."""
 
     name: str
-    note: str  # that runs stopped early, for example
+    note: str  # such as "(stopped early)"
     points: np.ndarray  # [P] of the horizontal axis
     values: np.ndarray  # [runs, P]
-    colour: str
+    color: str
     dash: str
 
 
 class Chart(NamedTuple):
-    """What is drawn: curves of a metric over `x`, and the runs that they are of."""
+    """Curves of a metric over `x` to be drawn, and their runs."""
 
     curves: list[Curve]
     histories: Sequence[History]
@@ -61,8 +61,8 @@ def time_to_accuracy(
 
     The metric is interpolated between evaluations, as seeds may differ in examples and
     updates. A line ends where the first of its seeds ends: beyond that, a median would
-    leave out the runs that stopped. With `smooth`, every value is the median of so many
-    evaluations around it.
+    leave out the runs that stopped. Every value is the median of `smooth` evaluations
+    around it.
     """
     if x not in X_LABELS:
         raise ValueError(f"x is {x!r}, not one of {', '.join(X_LABELS)}")
@@ -70,10 +70,10 @@ def time_to_accuracy(
         if any(x not in point for point in h.evals):
             raise ValueError(
                 f"x is {x!r}, which the evaluations of {h.strategy}, seed {h.seed}, do "
-                'not have: an earlier version made them; take "seconds" or "examples"'
+                'not have: an earlier version made them; use "seconds" or "examples"'
             )
     if isinstance(smooth, bool) or not isinstance(smooth, int) or smooth < 1:
-        raise ValueError(f"smooth={smooth!r}: give a number of evaluations, at least 1")
+        raise ValueError(f"smooth={smooth!r}: pass a number of evaluations, at least 1")
     curves = [
         _curve([h for h in histories if h.strategy == name], metric, x, smooth, *style)
         for name, style in strategy_styles(histories).items()
@@ -94,7 +94,7 @@ def _draw_panel(chart: Chart) -> Figure:
     ax.set_xlabel(_x_label(chart))
     ax.set_ylabel(_y_label(chart))
     ax.set_title(_notes(ax, chart), fontsize=9, loc="left", color="0.35")
-    ends = [(c.name, c.note, *_end(c), c.colour) for c in chart.curves]
+    ends = [(c.name, c.note, *_end(c), c.color) for c in chart.curves]
     if chart.target is not None:
         text, right = f"target {chart.target:g}", ax.get_xlim()[1]
         ends.append((text, "", right, chart.target, "0.35"))
@@ -103,7 +103,7 @@ def _draw_panel(chart: Chart) -> Figure:
 
 
 def _draw_facets(chart: Chart) -> Figure:
-    """Draw a small panel for every curve, with the same axes."""
+    """Draw a small panel for every curve, with shared axes."""
     curves = chart.curves
     columns = 3 if len(curves) <= 12 else 4 if len(curves) <= 24 else 5
     rows = math.ceil(len(curves) / columns)
@@ -122,10 +122,10 @@ def _draw_facets(chart: Chart) -> Figure:
         title = "\n".join(
             textwrap.wrap(curve.name, 36) + [curve.note] * bool(curve.note)
         )
-        ax.set_title(title, fontsize=9, loc="left", color=darker(curve.colour))
+        ax.set_title(title, fontsize=9, loc="left", color=darker(curve.color))
         if i + columns >= len(curves):  # the lowest panel of its column
             ax.tick_params(labelbottom=True)
-    # the axes are shared: what is set for one holds for all
+    # the axes are shared: settings of one apply to all
     for ax in axes[: len(curves)]:
         _finish_panel(ax, chart)
         ax.tick_params(labelsize=8)
@@ -133,36 +133,36 @@ def _draw_facets(chart: Chart) -> Figure:
     figure.supxlabel(_x_label(chart), fontsize=10)
     figure.supylabel(_y_label(chart), fontsize=10)
     dashed = "" if chart.target is None else f"dashed: target {chart.target:g}"
-    notes = _notes(axes[0], chart, "grey: the other strategies", dashed)
+    notes = _notes(axes[0], chart, "gray: the other strategies", dashed)
     figure.suptitle(notes, fontsize=9, color="0.35", x=0.01, ha="left")
     return figure
 
 
 def _notes(ax: Axes, chart: Chart, *others: str) -> str:
-    """What the bands are, if there are any, `others`, and what the axis leaves out."""
+    """Notes on bands, if there are any, `others`, and values that are not shown."""
     several = len(chart.histories) > len(chart.curves)
     band = "median over seeds, band from lowest to highest" if several else ""
-    return "; ".join(filter(None, [band, *others, _cut(ax, chart.curves)]))
+    return "; ".join(filter(None, [band, *others, _hidden_values(ax, chart.curves)]))
 
 
 def _curve(
-    runs: Sequence[History], metric: str, x: str, smooth: int, colour: str, dash: str
+    runs: Sequence[History], metric: str, x: str, smooth: int, color: str, dash: str
 ) -> Curve:
     points, values = _over_seeds(runs, metric, x, smooth)
-    return Curve(runs[0].strategy, _note(runs), points, values, colour, dash)
+    return Curve(runs[0].strategy, _note(runs), points, values, color, dash)
 
 
 def _draw_curve(ax: Axes, curve: Curve, alpha: float) -> None:
-    """Draw the median of the values, and their band if there are several runs."""
+    """Draw the median of the values, and the band of several runs."""
     if len(curve.values) > 1:
         low, high = curve.values.min(0), curve.values.max(0)
         ax.fill_between(
-            curve.points, low, high, color=curve.colour, alpha=alpha, linewidth=0
+            curve.points, low, high, color=curve.color, alpha=alpha, linewidth=0
         )
     ax.plot(
         curve.points,
         np.median(curve.values, axis=0),
-        color=curve.colour,
+        color=curve.color,
         linestyle=curve.dash,
         linewidth=1.8,
         marker="o" if len(curve.points) <= 12 else "",
@@ -185,12 +185,12 @@ def _finish_panel(ax: Axes, chart: Chart) -> None:
 
 
 def _show_where_runs_differ(ax: Axes, chart: Chart) -> None:
-    """Leave out what an untrained model makes of the metric, if better is far from it.
+    """Fit the vertical axis to trained models; values of untrained ones may be hidden.
 
     The panel shows all values after the first tenth of every run, the best ones, and
     the target. If these differ by more than a factor of two, the axis begins at the
-    smallest value of all; by more than fifty, where smaller is better, it is
-    logarithmic.
+    smallest value of all. If they differ by more than fifty, and smaller is better, it
+    is logarithmic.
     """
     histories, metric = chart.histories, chart.metric
     shown = [h.best() for h in histories if h.metric == metric]
@@ -211,8 +211,8 @@ def _show_where_runs_differ(ax: Axes, chart: Chart) -> None:
         ax.set_ylim(bottom=max(0.0, min(late) - margin), top=max(late) + margin)
 
 
-def _cut(ax: Axes, curves: Sequence[Curve]) -> str:
-    """Which values the vertical axis leaves out; nothing if it shows all."""
+def _hidden_values(ax: Axes, curves: Sequence[Curve]) -> str:
+    """A note on values outside the vertical axis; empty if there are none."""
     low, high = ax.get_ylim()
     every = np.concatenate([c.values.ravel() for c in curves])
     sides = [f"below {low:.3g}"] * bool(np.any(every < low))
@@ -238,7 +238,7 @@ def _over_seeds(
 
 
 def _smoothed(values: np.ndarray, count: int) -> np.ndarray:
-    """The median of `count` values around each [P]; of fewer at both ends."""
+    """The median of `count` values around each [P]; fewer at both ends."""
     before, after = (count - 1) // 2, count // 2
     windows = [values[max(0, i - before) : i + after + 1] for i in range(len(values))]
     return np.array([np.median(window) for window in windows])
@@ -252,7 +252,7 @@ def _end(curve: Curve) -> tuple[float, float]:
 
 
 def _note(runs: Sequence[History]) -> str:
-    """What is unusual about the runs of a strategy."""
+    """A note on runs of a strategy that stopped early or collapsed; else empty."""
     if not all(h.evals for h in runs):
         return "(a run was never evaluated)"
     counts = {
@@ -274,7 +274,7 @@ def _x_label(chart: Chart) -> str:
 
 
 def _y_label(chart: Chart) -> str:
-    """The metric, which values are better, and what the evaluations are of."""
+    """The metric, whether lower is better, and the examples of the evaluations."""
     histories, label = chart.histories, chart.metric
     label += "" if histories[0].mode == "max" else " (lower is better)"
     if chart.smooth > 1:

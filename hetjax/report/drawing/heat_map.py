@@ -1,4 +1,4 @@
-"""One number of each strategy over two settings, as a map of coloured cells."""
+"""Heat maps: one number of each strategy over two settings."""
 
 import math
 
@@ -13,12 +13,12 @@ from hetjax.metric_mode import score
 from hetjax.report.drawing.panels import Picture
 from hetjax.report.pivot import Pivot, setting_text
 
-COLOURS = colormaps["Blues"]
-WEAKEST, STRONGEST = 0.06, 0.92  # of the colour map: all cells differ from the paper
+COLORS = colormaps["Blues"]
+WEAKEST, STRONGEST = 0.06, 0.92  # of the color map: no cell is as white as the paper
 
 
 def heat_map(pivot: Pivot) -> Figure:
-    """Draw a pivot: better values are stronger, combinations without a run are blank.
+    """Draw a pivot: better values are darker, combinations without a run are blank.
 
     The rows of the pivot are the rows of the map, from the top down.
     """
@@ -32,10 +32,10 @@ def heat_map(pivot: Pivot) -> Figure:
     ax = figure.add_subplot()
     norm = _norm(pivot)
     for (row, column), value in pivot.cells.items():
-        colour = None
+        color = None
         if value is not None and math.isfinite(value):
-            colour = COLOURS(norm(score(value, pivot.mode)))
-        _draw_cell(ax, row, column, colour, pivot.text(row, column))
+            color = COLORS(norm(score(value, pivot.mode)))
+        _draw_cell(ax, row, column, color, pivot.text(row, column))
     ax.set_xlim(-0.5, columns - 0.5)
     ax.set_ylim(rows - 0.5, -0.5)
     ax.set_xticks(range(columns), names[rows:])
@@ -53,7 +53,7 @@ def heat_map(pivot: Pivot) -> Figure:
 
 
 def _norm(pivot: Pivot) -> Normalize:
-    """From the worst score to the best one; equal scores are in the middle."""
+    """The scale from the worst to the best score; equal scores are in the middle."""
     known = [v for v in pivot.cells.values() if v is not None and math.isfinite(v)]
     scores = np.array([score(v, pivot.mode) for v in known] or [0.0])
     span = np.ptp(scores) / (STRONGEST - WEAKEST) or 1.0
@@ -61,21 +61,19 @@ def _norm(pivot: Pivot) -> Normalize:
     return Normalize(low, low + span)
 
 
-def _draw_cell(
-    ax: Axes, row: int, column: int, colour: tuple | None, text: str
-) -> None:
-    """Draw a cell; one without a number has no colour, a border, and grey text."""
+def _draw_cell(ax: Axes, row: int, column: int, color: tuple | None, text: str) -> None:
+    """Draw a cell; one without a number has no color, a border, and gray text."""
     box = Rectangle(
         (column - 0.48, row - 0.47),
         0.96,
         0.94,
-        facecolor=colour or "white",
-        edgecolor="none" if colour else "0.8",
+        facecolor=color or "white",
+        edgecolor="none" if color else "0.8",
     )
     ax.add_patch(box)
     shade = "0.45"
-    if colour:
-        red, green, blue = colour[:3]
+    if color:
+        red, green, blue = color[:3]
         dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.55
         shade = "white" if dark else "0.1"
     ax.text(column, row, text, ha="center", va="center", color=shade, fontsize=10)

@@ -1,4 +1,4 @@
-"""Labels beside a panel, at the ends of its lines, none on top of another."""
+"""Labels next to a panel, at the ends of its lines, without overlaps."""
 
 import math
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ SMALLER = 0.85  # of the size, for notes
 def spread(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
     """Move boxes apart as little as possible, in their order, within 0 and 1.
 
-    `wanted` are the middles of the boxes, rising; the result minimises the sum of the
+    `wanted` are the centers of the boxes, rising; the result minimizes the sum of the
     squared moves, if all boxes fit (isotonic regression).
     """
     steps = [(a + b) / 2 for a, b in zip(heights, heights[1:], strict=False)]
     offsets = np.concatenate([[0.0], np.cumsum(steps)])
-    groups: list[list[float]] = []  # the mean of a group of touching boxes, their count
+    groups: list[list[float]] = []  # mean and count of each group of touching boxes
     for value in np.asarray(wanted) - offsets:
         groups.append([value, 1])
         while len(groups) > 1 and groups[-2][0] > groups[-1][0]:
@@ -35,7 +35,7 @@ def spread(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
 
 
 def label_ends(ax: Axes, ends: Sequence[tuple[str, str, float, float, str]]) -> None:
-    """Write labels to the right of a panel: (name, note, x, y, colour) of line ends.
+    """Write labels to the right of a panel: (name, note, x, y, color) of line ends.
 
     A thin line leads from a line's end to its label. Lines that end nowhere (NaN) have
     their labels at the bottom.
@@ -55,12 +55,12 @@ def label_ends(ax: Axes, ends: Sequence[tuple[str, str, float, float, str]]) -> 
     heights = [(LINE + bool(end[1]) * SMALLER * LINE) / height for end in ends]
     middles = spread([place(end)[1] for end in ends], heights)
     for end, middle in zip(ends, middles, strict=True):
-        name, note, _, y, colour = end
+        name, note, _, y, color = end
         text = f"{name}\n{note}" if note else name
-        x, _ = place(end)  # a long way is dotted, to be no curve
+        x, _ = place(end)  # long leader lines are dotted, unlike curves
         arrow = {
             "arrowstyle": "-",
-            "color": colour,
+            "color": color,
             "linewidth": 0.7,
             "linestyle": "-" if x > 0.97 else (0, (1, 3)),
             "shrinkA": 1,
@@ -74,7 +74,7 @@ def label_ends(ax: Axes, ends: Sequence[tuple[str, str, float, float, str]]) -> 
             xycoords="axes fraction",
             textcoords="axes fraction",
             va="center",
-            color=darker(colour),
+            color=darker(color),
             fontsize=SIZE,
             linespacing=1.15,
             annotation_clip=False,

@@ -1,8 +1,11 @@
-"""Parts that all plots share: the figure, the style of panels, strategies' colours."""
+"""Shared parts of all plots: figures, the style of panels, colors of strategies."""
 
+import base64
 import io
 from collections.abc import Sequence
+from html import escape
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -11,12 +14,12 @@ from matplotlib.ticker import FuncFormatter
 from hetjax.engine.records.history import History
 from hetjax.report.runs import strategy_names
 
-# Okabe and Ito's colours for colour-blind readers, with violet instead of the yellow
-COLOURS = (
+# Okabe and Ito's colors for color-blind readers, with violet instead of yellow
+COLORS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
     "#7A4EA3",
 )
-DASHES = ("-", "--", ":", "-.")  # the next one when the colours are used up
+DASHES = ("-", "--", ":", "-.")  # the next one when the colors are used up
 
 
 X_LABELS = {
@@ -38,7 +41,7 @@ class Picture(Figure):
 
 
 def note(text: str) -> Figure:
-    """Return a figure with a text that says why there is nothing to plot."""
+    """A figure with only a text: the reason why there is nothing to plot."""
     figure = Picture(figsize=(6, 1.6), layout="constrained")
     ax = figure.add_subplot()
     ax.set_axis_off()
@@ -47,17 +50,17 @@ def note(text: str) -> Figure:
 
 
 def strategy_styles(histories: Sequence[History]) -> dict[str, tuple[str, str]]:
-    """A colour and a dash per strategy, the same in every plot of these histories."""
-    names, n = strategy_names(histories), len(COLOURS)
+    """A color and a dash per strategy, the same in every plot of these histories."""
+    names, n = strategy_names(histories), len(COLORS)
     return {
-        name: (COLOURS[i % n], DASHES[i // n % len(DASHES)])
+        name: (COLORS[i % n], DASHES[i // n % len(DASHES)])
         for i, name in enumerate(names)
     }
 
 
-def darker(colour: str) -> tuple[float, ...]:
-    """A colour for texts, which need more contrast than lines."""
-    return tuple(0.72 * part for part in to_rgb(colour))
+def darker(color: str) -> tuple[float, ...]:
+    """The color for texts, which need more contrast than lines."""
+    return tuple(0.72 * part for part in to_rgb(color))
 
 
 def grouped(value: float) -> str:
@@ -66,14 +69,42 @@ def grouped(value: float) -> str:
 
 
 def tidy(ax: Axes) -> None:
-    """Give a panel a light grid, no box, and commas between thousands."""
+    """Set a panel's style: a light grid, no box, and commas between thousands."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(color="0.9", linewidth=0.8)
     ax.set_axisbelow(True)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: grouped(value)))
 
 
-def mark_strategy(ax: Axes, title: str, colour: str) -> None:
-    """Add a title, and a thick left side in the strategy's colour."""
+def mark_strategy(ax: Axes, title: str, color: str) -> None:
+    """Add a title, and a thick left side in the strategy's color."""
     ax.set_title(title, loc="left", fontsize=10)
-    ax.spines["left"].set(color=colour, linewidth=4, position=("outward", 5))
+    ax.spines["left"].set(color=color, linewidth=4, position=("outward", 5))
+
+
+LARGEST_SVG = 120_000  # bytes; a larger figure is a PNG
+DPI = 130  # of a PNG
+
+
+def figure_html(figure: Figure, caption: str) -> str:
+    """A <figure> with an embedded picture: SVG, or PNG if that would be large.
+
+    The same figure gives the same text.
+    """
+    kind, data = "svg+xml", _saved(figure, "svg", metadata={"Date": None})
+    if len(data) > LARGEST_SVG:
+        kind, data = "png", _saved(figure, "png", dpi=DPI)
+    width, height = (round(96 * size) for size in figure.get_size_inches())
+    text = escape(caption)
+    return (
+        f'<figure><img alt="{text}" width="{width}" height="{height}" '
+        f'src="data:image/{kind};base64,{base64.b64encode(data).decode()}">'
+        f"<figcaption>{text}</figcaption></figure>"
+    )
+
+
+def _saved(figure: Figure, kind: str, **options) -> bytes:
+    buffer = io.BytesIO()
+    with rc_context({"svg.hashsalt": "hetjax"}):  # else ids are random
+        figure.savefig(buffer, format=kind, **options)
+    return buffer.getvalue()

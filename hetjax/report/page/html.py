@@ -1,4 +1,4 @@
-"""Parts of an HTML page: sections, tables, lists. All texts are escaped here."""
+"""Parts of an HTML page: sections, tables, lists. They escape all texts."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def section(title: str, body: str) -> str:
-    """A section with HTML in it; nothing for an empty one."""
+    """A section with an HTML body; empty for an empty body."""
     return f"<h2>{escape(title)}</h2>\n{body}" if body else ""
 
 
@@ -22,7 +22,7 @@ def bullets(texts: Iterable[str]) -> str:
 
 
 def pairs(found: Iterable[tuple[str, str]]) -> str:
-    """A list of names and what they stand for."""
+    """A list of names and values."""
     rows = "".join(f"<dt>{escape(a)}</dt><dd>{escape(b)}</dd>" for a, b in found)
     return f"<dl>{rows}</dl>"
 
@@ -55,7 +55,7 @@ def html_table(
 
 
 def details(summary: str, body: str) -> str:
-    """HTML that is shown on a click, and on paper."""
+    """HTML that is shown on a click, and in print."""
     return f"<details><summary>{escape(summary)}</summary>\n{body}</details>"
 
 
@@ -72,5 +72,5 @@ def listed(names: Sequence[str]) -> str:
 
 
 def setting(value: Any) -> str:
-    """A setting's value from JSON data, as Python writes it."""
+    """A setting's value from JSON data, in Python's notation."""
     return repr(tuple(value)) if isinstance(value, list) else repr(value)

@@ -5,9 +5,9 @@ from typing import Any
 
 from hetjax.engine.records.history import History
 from hetjax.report.page.html import html_table, number, pairs, paragraph, setting
-from hetjax.report.summary import by_player
+from hetjax.report.summary_table import by_player
 
-NOTHING = (None, "", [], {}, False)  # values that say nothing
+NOTHING = (None, "", [], {}, False)  # values that are not shown
 
 
 def machine_html(machine: dict[str, Any], histories: Sequence[History]) -> str:
@@ -16,7 +16,7 @@ def machine_html(machine: dict[str, Any], histories: Sequence[History]) -> str:
     others = {k: v for k, v in machine.items() if k not in ("workers", "links")}
     rows = [(k, _text(v)) for k, v in others.items() if v not in NOTHING]
     rows += [*_placements(histories), *_players(histories)]
-    if isinstance(workers, int):  # of a machine that is described by hand
+    if isinstance(workers, int):  # in a manual description of a machine
         rows.append(("workers", str(workers)))
     body = pairs(rows) if rows else ""
     if isinstance(workers, list):
@@ -28,7 +28,7 @@ def machine_html(machine: dict[str, Any], histories: Sequence[History]) -> str:
 
 
 def _placements(histories: Sequence[History]) -> list[tuple[str, str]]:
-    """Where replicas were, and how steps ran, on real devices."""
+    """The placement of replicas and the modes of steps, on real devices."""
     real = [h for h in histories if h.real]
     placed = dict.fromkeys(h.placement for h in real if h.placement)
     modes = dict.fromkeys(f"{k}: {m}" for h in real for k, m in h.step_modes.items())
@@ -37,7 +37,7 @@ def _placements(histories: Sequence[History]) -> list[tuple[str, str]]:
 
 
 def _players(histories: Sequence[History]) -> list[tuple[str, str]]:
-    """How simulated runs were played, and by which strategies if in several ways."""
+    """The players of simulated runs, with the strategies if there are several."""
     found = by_player(histories)
     texts = [f"{', '.join(names)}: {played}" for played, names in found.items()]
     text = "; ".join(texts if len(found) > 1 else found)
@@ -45,14 +45,14 @@ def _players(histories: Sequence[History]) -> list[tuple[str, str]]:
 
 
 def _records(what: str, records: dict[str, Any]) -> str:
-    """Records as the rows of a table, without columns that say nothing."""
+    """Records as the rows of a table, without empty columns."""
     flat = {name: _flat(record) for name, record in records.items()}
     columns = list(dict.fromkeys(k for found in flat.values() for k in found))
-    told = [
+    shown = [
         k for k in columns if any(f.get(k) not in (*NOTHING, 0) for f in flat.values())
     ]
-    named = "name" in told
-    header = [what, *(k for k in told if k != "name")]
+    named = "name" in shown
+    header = [what, *(k for k in shown if k != "name")]
     rows = [
         [
             str(found.get("name")) if named else name,
@@ -69,7 +69,7 @@ def _records(what: str, records: dict[str, Any]) -> str:
 
 
 def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
-    """A record with records in it as one, whose names have dots."""
+    """A nested record as a flat one, with dots in the names."""
     if not isinstance(record, dict):
         return {prefix.removesuffix("."): record}
     found: dict[str, Any] = {}

@@ -4,41 +4,40 @@ from collections.abc import Iterator, Sequence
 
 from hetjax.engine.records.history import History
 from hetjax.report.page.html import bullets, details, html_table, number, paragraph
-from hetjax.report.page.types import Shown
 from hetjax.report.runs import NotStored, first_seeds
+from hetjax.report.types import ComparisonLike
 
 KINDS = ("busy", "merging", "transfer", "waiting", "idle")  # of a worker's seconds
 
 
-def workers_html(comparison: Shown) -> str:
-    """A part to unfold for every strategy's first run: its timeline and its workers."""
-    from hetjax.report.drawing.embedded import embedded
-    from hetjax.report.drawing.panels import strategy_styles
-    from hetjax.report.drawing.timelines import timeline
+def workers_html(comparison: ComparisonLike) -> str:
+    """A foldable part for every strategy's first run: its timeline and its workers."""
+    from hetjax.report.drawing.gantt import timeline
+    from hetjax.report.drawing.panels import figure_html, strategy_styles
 
     shown = first_seeds(comparison.histories)
     styles = strategy_styles(comparison.histories)
     body = ""
     if any(isinstance(h.timeline, NotStored) for h in shown):
-        body += paragraph("Timelines are not in the file that the runs were read from.")
+        body += paragraph("The runs were read from a file, which has no timelines.")
     for h in shown:
         picture = ""
         if not isinstance(h.timeline, NotStored):
             caption = f"{h.strategy}, seed {h.seed}: each worker's time"
-            picture = embedded(timeline([h], styles=styles), caption)
+            picture = figure_html(timeline([h], styles=styles), caption)
         body += details(f"{h.strategy}, seed {h.seed}", picture + _workers(h))
     return body
 
 
-def happened_html(histories: Sequence[History]) -> str:
-    """What was stopped, and why; what happened to workers; continued runs."""
+def events_html(histories: Sequence[History]) -> str:
+    """Runs that were stopped or continued, and a table of worker events."""
     lines = list(_unusual(histories))
     rows = [
         (h.strategy, str(h.seed), number(e.seconds), e.worker, e.what, e.why)
         for h in histories
         for e in h.events
     ]
-    body = bullets(lines) if lines else paragraph("All runs took all of their time.")
+    body = bullets(lines) if lines else paragraph("All runs used their whole budget.")
     if not rows:
         return body + paragraph("No worker failed, left or joined.")
     header = ("strategy", "seed", "seconds", "worker", "event", "why")
@@ -59,18 +58,18 @@ def _unusual(histories: Sequence[History]) -> Iterator[str]:
             yield f"{name}: {h.stopped}"
         elif h.stopped:
             yield f"{name}, was stopped after {number(h.duration)} s: {h.stopped}"
-        for cut in h.interruptions:
-            why = f" ({cut.why})" if cut.why else ""
+        for resumed in h.interruptions:
+            why = f" ({resumed.why})" if resumed.why else ""
             yield (
-                f"{name}, was continued at {number(cut.seconds)} s from its checkpoint "
-                f"{cut.checkpoint}{why}"
+                f"{name}, was resumed at {number(resumed.seconds)} s from its "
+                f"checkpoint {resumed.checkpoint}{why}"
             )
         if h.stuck:
             yield f"{name}: the threads of {', '.join(h.stuck)} did not end"
 
 
 def _workers(history: History) -> str:
-    """A table of all workers; of a kind of time that none had, nothing is said."""
+    """A table of all workers, without kinds of time that no worker had."""
     workers = history.workers
     used = [kind for kind in KINDS if any(getattr(w, kind) for w in workers)]
     counts = ["updates", "examples", "padded", "lost", "nans"]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from hetjax.data.columns import View
+from hetjax.data.columns import RowsView
 from hetjax.data.dataset import Split
 from hetjax.tracing.fingerprint import checksum
 
@@ -52,7 +52,7 @@ def portable(split: Split) -> Portable:
 
 def _told(leaf: Any) -> MappedFile | MappedRows | None:
     """The description of a memory map; None for what is no map of a whole file."""
-    if isinstance(leaf, View):
+    if isinstance(leaf, RowsView):
         file = _told(leaf.base)
         return MappedRows(file, leaf.rows) if isinstance(file, MappedFile) else None
     whole = isinstance(leaf, np.memmap) and not isinstance(leaf.base, np.ndarray)
@@ -77,7 +77,7 @@ def opened(given: Portable) -> Split:
 
 def _opened(leaf: Any) -> Any:
     if isinstance(leaf, MappedRows):
-        return View(_opened(leaf.file), leaf.rows)
+        return RowsView(_opened(leaf.file), leaf.rows)
     if not isinstance(leaf, MappedFile):
         return leaf
     path, dtype, shape, offset, order = leaf

@@ -12,8 +12,8 @@ import numpy as np
 import scipy.sparse as sp
 from jax.experimental.sparse import BCOO
 
-from hetjax.data.batching import Batch, Bucket, entries_of, filled
-from hetjax.data.columns import gathered, in_memory, leaves_of, row_bytes
+from hetjax.data.batching import Batch, Bucket, entries_of, fill_bucket
+from hetjax.data.columns import gather_rows, in_memory, leaves_of, row_bytes
 from hetjax.data.dataset import Split
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
@@ -151,11 +151,11 @@ class HostRows:
     ) -> Batch:
         split = self._split
         if self._sparse:
-            each = [filled(split, r, bucket, entries_of(split, r)) for r in own]
+            each = [fill_bucket(split, r, bucket, entries_of(split, r)) for r in own]
             return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
         count = np.array([len(r) for r in own], np.float32)
         weight = (np.arange(bucket.size) < count[:, None]).astype(np.float32)
-        x, y = gathered((split.x, split.y), rows)
+        x, y = gather_rows((split.x, split.y), rows)
         return Batch(x, y, weight, count)
 
 
@@ -172,7 +172,7 @@ def rows_on(job: Job, device: Device | None) -> DeviceRows:
 
 def _on_host(leaf: Any) -> Any:
     if not sp.issparse(leaf):
-        return gathered(leaf, np.arange(leaf.shape[0]))
+        return gather_rows(leaf, np.arange(leaf.shape[0]))
     return Csr(
         np.asarray(leaf.data, np.float32),
         np.asarray(leaf.indices, np.int32),

@@ -21,7 +21,7 @@ def cache(tmp_path):
 
 @pytest.fixture
 def parsed(monkeypatch):
-    """Every file that is parsed."""
+    """The list of parsed files."""
     found, read = [], text_files.chunks
 
     def chunks(path, skip_header):

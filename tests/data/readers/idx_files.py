@@ -23,7 +23,7 @@ def idx_bytes(array):
 def write_folder(folder, *, zipped=True, dotted=False, **changed):
     """Four files of 5 + 3 images of 4 x 6; returns their arrays by file name.
 
-    `changed` gives other arrays, as train_images=... and the like.
+    `changed` replaces arrays by name, such as train_images=...
     """
     rng = np.random.default_rng(0)
     arrays = {

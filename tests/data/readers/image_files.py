@@ -1,4 +1,4 @@
-"""Small folders of images, and what their pixels become by the plainest way."""
+"""Small folders of images, and a reference for their resized pixels."""
 
 import io
 
@@ -19,7 +19,7 @@ LABELS = [0, 1, 2, 2, 2]
 
 
 def write_image(path, width, height, mode="RGB", seed=0, **options):
-    """Smooth noise, so that JPEG and resizing change little and not nothing."""
+    """Smooth noise, which JPEG and resizing change a little."""
     rng = np.random.default_rng([seed, width, height])
     coarse = rng.integers(0, 256, (5, 5, 3), np.uint8)
     image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
@@ -29,7 +29,7 @@ def write_image(path, width, height, mode="RGB", seed=0, **options):
 
 
 def write_folder(folder, train=TRAIN, test=TEST):
-    """FOLDER/train and FOLDER/val, every image another one."""
+    """FOLDER/train and FOLDER/val, with different images."""
     for part, files in (("train", train), ("val", test)):
         for seed, (name, (width, height)) in enumerate(files.items()):
             write_image(folder / part / name, width, height, seed=seed)
@@ -37,7 +37,7 @@ def write_folder(folder, train=TRAIN, test=TEST):
 
 
 def plainly(path, size):
-    """The pixels [size, size, 3] of an image, resized whole and then cut."""
+    """The pixels [size, size, 3] of an image, resized and then cropped."""
     image = Image.open(io.BytesIO(path.read_bytes())).convert("RGB")
     width, height = image.size
     if width <= height:
@@ -50,7 +50,7 @@ def plainly(path, size):
 
 
 def same(one, other):
-    """Are both data sets equal?"""
+    """Whether both data sets are equal."""
     for a, b in ((one.train, other.train), (one.test, other.test)):
         np.testing.assert_array_equal(a.x, b.x)
         np.testing.assert_array_equal(a.y, b.y)

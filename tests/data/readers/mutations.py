@@ -1,4 +1,4 @@
-"""Damage to files, drawn with a seed: what disks, networks and editors do to them."""
+"""Random damage to files, as by disks, networks and editors, drawn with a seed."""
 
 import gzip
 

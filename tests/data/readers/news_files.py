@@ -1,4 +1,4 @@
-"""Small CSV files as those of AG News, and tokens made in the plainest way."""
+"""Small CSV files like those of AG News, and a reference tokenizer."""
 
 import csv
 
@@ -23,7 +23,7 @@ def write_news(folder, train=TRAIN, test=TEST):
 
 
 def plainly(words, vocabulary, length):
-    """The tokens of lower-case words, the longest piece first; padded with zeros."""
+    """The tokens of lower-case words, the longest token first; padded with zeros."""
     found = [vocabulary.index("[CLS]")]
     for word in words:
         pieces, start = [], 0

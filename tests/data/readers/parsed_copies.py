@@ -1,4 +1,4 @@
-"""Files to keep copies of, and what is in the folder of a copy."""
+"""Files to be parsed and cached, and the content of the cache folder."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from hetjax.data.readers import parsed_copies
 
-TRAIN = b"5 12 7\n1,1,2 3:1 2:4 3:0.5\n 1:1\n4:1\n5\n \n"  # with something of each note
+TRAIN = b"5 12 7\n1,1,2 3:1 2:4 3:0.5\n 1:1\n4:1\n5\n \n"  # with a case for each note
 TEST = b"0 0:1\n6 11:2\n"
 OTHER = TRAIN.replace(b"2:4", b"2:8")  # of the same size
 BOTH = ["train.txt", "test.txt"]

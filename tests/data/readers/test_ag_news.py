@@ -1,4 +1,4 @@
-"""AG News: texts from CSV, tokens from a vocabulary, and what may be wrong."""
+"""AG News: texts from CSV, tokens from a vocabulary, and errors."""
 
 import builtins
 import sys
@@ -82,7 +82,7 @@ def test_a_trained_vocabulary_is_kept_and_makes_the_same_tokens(read):
     tokens = trained(data).read_text().splitlines()
     assert tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert len(tokens) == len(set(tokens)) == 90
-    assert not np.isin(np.arange(1, 2), data.train.x).any()  # nothing is unknown
+    assert not np.isin(np.arange(1, 2), data.train.x).any()  # no token is unknown
     words = split_plainly(f"{TRAIN[3][1]} {TRAIN[3][2]}")
     np.testing.assert_array_equal(data.train.x[3], plainly(words, tokens, 20))
     same(read(length=20, vocabulary=trained(data)), data)
@@ -142,7 +142,7 @@ def test_a_damaged_copy_is_made_again(read, name):
     content = bytearray(path.read_bytes())
     content[-2] ^= 1
     path.write_bytes(content)
-    with pytest.warns(UserWarning, match=f"{name} is damaged; all is read again"):
+    with pytest.warns(UserWarning, match=f"{name} is damaged; all files are read"):
         again = read(length=9, vocabulary_size=90)
     np.testing.assert_array_equal(again.train.x, expected[0])
     np.testing.assert_array_equal(again.test.y, expected[1])
@@ -195,16 +195,19 @@ def test_what_is_wrong_with_a_row(folder, read, file, content, message):
 
 def test_a_missing_file(folder, read):
     (folder / "test.csv").unlink()
-    with pytest.raises(DataError, match=r"test.csv: no such file; fetch it, too"):
+    with pytest.raises(DataError, match=r"test.csv: no such file; download it"):
         read()
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"[PAD]\n[UNK]\n[SEP]\n", r": no token \[CLS\]; give the vocab.txt of a BERT"),
+        (b"[PAD]\n[UNK]\n[SEP]\n", r": no token \[CLS\]; pass the vocab.txt of a BERT"),
         (b"[UNK]\n[PAD]\n[CLS]\n[SEP]\n", r":2: \[PAD\] must be in line 1"),
-        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n[UNK]\n", r":6: .*'\[UNK\]' is in line 2"),
+        (
+            b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n[UNK]\n",
+            r":6: .*'\[UNK\]'.* in line 2",
+        ),
         (b"[PAD]\n\xff\n", ": not a text file"),
         (None, ": cannot be read"),
     ],
@@ -230,7 +233,7 @@ def test_arguments(read, argument, value):
 
 
 def test_a_vocabulary_is_a_path(read):
-    with pytest.raises(ValueError, match="vocabulary=5: give the path of a vocab.txt"):
+    with pytest.raises(ValueError, match="vocabulary=5: pass the path of a vocab.txt"):
         read(vocabulary=5)
 
 

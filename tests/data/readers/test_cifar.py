@@ -14,9 +14,9 @@ def check(split, records, column, num_labels):
     assert split.x.shape == (len(records), 32, 32, 3)
     np.testing.assert_array_equal(split.y, records[:, column])
     pixels = records[:, num_labels:]
-    for image, row, line, colour in [(0, 0, 0, 0), (1, 5, 31, 2), (2, 31, 7, 1)]:
-        byte = pixels[image, 1024 * colour + 32 * row + line]
-        assert split.x[image, row, line, colour] == np.float32(byte) / np.float32(255)
+    for image, row, line, color in [(0, 0, 0, 0), (1, 5, 31, 2), (2, 31, 7, 1)]:
+        byte = pixels[image, 1024 * color + 32 * row + line]
+        assert split.x[image, row, line, color] == np.float32(byte) / np.float32(255)
     total = pixels.reshape(len(records), 3, 1024).sum(2, dtype=np.int64)
     np.testing.assert_allclose(split.x.sum((1, 2)) * 255, total, rtol=1e-5)
 

@@ -1,4 +1,4 @@
-"""Parsed copies: as if the text was read, though it changes or others read it too."""
+"""Parsed copies equal the text, also if it changes or several processes read it."""
 
 import multiprocessing
 import os
@@ -49,7 +49,7 @@ def test_a_copy_is_not_parsed_and_not_copied_into_memory(folder, cache, parsed):
 
 @pytest.mark.parametrize("cache", [0, 1, "", 2.5])
 def test_what_is_no_place_for_a_copy(folder, cache):
-    with pytest.raises(ValueError, match=f"cache={cache!r}: give a folder, True"):
+    with pytest.raises(ValueError, match=f"cache={cache!r}: pass a folder, True"):
         read_folder(folder, cache=cache)
 
 
@@ -84,14 +84,14 @@ def test_copies_are_used_as_arrays_in_memory_are(folder, cache):
         np.testing.assert_array_equal(data.train.take(rows).x.toarray(), expected)
         batch = make_batch(data.train, rows, make_buckets(data.train, 4))
         np.testing.assert_array_equal(batch.x.todense()[:3], expected)
-        data.train.x.data[:] *= 2  # who writes into it changes no file
+        data.train.x.data[:] *= 2  # writing into it does not change the file
         data.train.x.sum_duplicates()
     same(first, copy)
     same(read_folder(folder, cache=cache), read_folder(folder, cache=False))
 
 
 def rewrite(path, text):
-    """Another content, with the times that the file had."""
+    """Other content, with the former times of the file."""
     before = path.stat()
     path.write_bytes(text)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -116,7 +116,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_files_are_read_again(folder, cache, parsed, monkeypatch, change):
     monkeypatch.setattr(parsed_copies, "RESOLUTION", -60.0)  # times are known at once
-    time.sleep(0.02)  # and the clock of the files has gone on
+    time.sleep(0.02)  # and the files' clock has advanced
     read_folder(folder, cache=cache)
     CHANGES[change](folder / "train.txt")
     found = read_folder(folder, cache=cache)
@@ -138,7 +138,7 @@ def test_changed_files_are_read_again(folder, cache, parsed, monkeypatch, change
 def test_a_change_that_the_clock_of_the_files_does_not_show(
     folder, cache, monkeypatch, age, content, noticed
 ):
-    """It is noticed if that may happen, soon after the change before, and by size."""
+    """The change is noticed soon after an earlier change, and by the size."""
     times = [time.time_ns() - age * 10**9] * 2
     source = parsed_copies._source
     monkeypatch.setattr(
@@ -259,7 +259,7 @@ def test_several_processes_at_once(folder, cache):
 
 
 def test_others_wait_for_the_copy_of_one(folder, cache, parsed, monkeypatch):
-    """The one that has waited looks again."""
+    """A process that has waited looks for the copy again."""
     first = read_folder(folder, cache=cache)
     ready, look = [], parsed_copies._about
 

@@ -1,4 +1,4 @@
-"""Parsed copies that are damaged, or cannot be written: nothing but time is lost."""
+"""Parsed copies that are damaged, or cannot be written: only time is lost."""
 
 import itertools
 import os
@@ -114,10 +114,10 @@ def test_what_cannot_be_written_costs_the_copy_alone(
     first = read_folder(folder, cache=False)
     with monkeypatch.context() as patch:
         FAILURES[failure](cache, patch)
-        with pytest.warns(UserWarning, match="no parsed copy can be kept"):
+        with pytest.warns(UserWarning, match="no parsed copy can be written"):
             same(read_folder(folder, cache=cache), first)
     assert parsed == 2 * BOTH  # once each
-    if cache.is_dir():  # nothing is left of it
+    if cache.is_dir():  # no files of the copy remain
         left = [file for entry in cache.iterdir() for file in entry.iterdir()]
         assert [file.name for file in left if file.name != parsed_copies.LOCK] == []
         same(read_folder(folder, cache=cache), first)
@@ -126,12 +126,12 @@ def test_what_cannot_be_written_costs_the_copy_alone(
 
 def test_a_process_that_hangs_is_not_waited_for(folder, cache, parsed, monkeypatch):
     monkeypatch.setattr(parsed_copies, "LONGEST_WAIT", 0.01)
-    place = parsed_copies.place([folder / name for name in BOTH], 0, cache)
+    place = parsed_copies.copy_folder([folder / name for name in BOTH], 0, cache)
     assert place is not None
     place.mkdir(parents=True)
     with (
         filelock.FileLock(place / parsed_copies.LOCK),
-        pytest.warns(UserWarning, match="no parsed copy can be kept"),
+        pytest.warns(UserWarning, match="no parsed copy can be written"),
     ):
         same(read_folder(folder, cache=cache), read_folder(folder, cache=False))
     assert the_entry(cache) == place
@@ -142,7 +142,7 @@ def test_a_file_whose_checksum_cannot_be_computed(folder, cache, parsed, monkeyp
     first = read_folder(folder, cache=cache)
     os.utime(folder / "train.txt", ns=(1, 1))
     monkeypatch.setattr(parsed_copies, "_sha256", refuse)
-    with pytest.warns(UserWarning, match="no parsed copy can be kept"):
+    with pytest.warns(UserWarning, match="no parsed copy can be written"):
         same(read_folder(folder, cache=cache), first)
     assert parsed == 2 * BOTH
 
@@ -157,6 +157,6 @@ def test_a_copy_is_used_where_nothing_can_be_written(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         same(read_folder(folder, cache=cache), first)
-        os.utime(folder / "train.txt", ns=(1, 1))  # it cannot be written down
+        os.utime(folder / "train.txt", ns=(1, 1))  # it cannot be recorded
         same(read_folder(folder, cache=cache), first)
     assert parsed == BOTH

@@ -1,4 +1,4 @@
-"""Numbers read eight digits at a time: as `float` and `int`, or not at all."""
+"""Numbers read eight digits at a time: equal to `float` and `int`, or unread."""
 
 import re
 
@@ -14,7 +14,7 @@ from hetjax.data.readers.decimals import decimals, integers
 INTEGER = re.compile(rb"\d{1,16}")
 DECIMAL = re.compile(rb"\d+\.?\d*|\.\d+")
 digits = st.text("0123456789", max_size=18)
-# any byte but "/", which no text has that is read this way
+# any byte but "/", which the reader excludes
 odd = st.sampled_from([bytes([byte]) for byte in range(256) if byte != ord("/")])
 words = st.one_of(
     digits.map(str.encode),
@@ -25,7 +25,7 @@ words = st.one_of(
 
 
 def places(texts, behind=b"5" * 8):
-    """A text of these words, and where they are; what is between them is a digit."""
+    """A text of these words, separated by digits, and their places."""
     widths = np.array([len(t) for t in texts], np.int64)
     starts = np.cumsum(widths + 1) - widths - 1
     return b"7".join(texts) + behind, starts, widths

@@ -1,4 +1,4 @@
-"""Flowers102: labels and splits from MATLAB files, and what may be wrong with them."""
+"""Flowers102: labels and splits from MATLAB files, and errors for invalid ones."""
 
 import numpy as np
 import pytest
@@ -82,19 +82,19 @@ def test_other_labels_are_noticed(folder, read):
         ("setid", {"trnid": [1], "valid": [2]}, "looked for tstid; it holds trnid, va"),
         ("setid", {}, "looked for trnid; it holds nothing"),
         ("setid", {**SPLITS, "valid": [8]}, r"valid has the image 8, .* 1\.\.7; do"),
-        ("setid", {**SPLITS, "valid": [0]}, "valid has the image 0, and"),
-        ("setid", {**SPLITS, "valid": [2]}, "the image 2 is there twice"),
-        ("setid", {**SPLITS, "valid": [3, 3]}, "the image 3 is there twice"),
+        ("setid", {**SPLITS, "valid": [0]}, "valid has the image 0, but"),
+        ("setid", {**SPLITS, "valid": [2]}, "the image 2 occurs twice"),
+        ("setid", {**SPLITS, "valid": [3, 3]}, "the image 3 occurs twice"),
         ("setid", {**SPLITS, "valid": [1.5]}, "valid are not whole numbers"),
         ("setid", {**SPLITS, "valid": [np.nan]}, "valid are not whole numbers"),
-        ("setid", {**SPLITS, "valid": "abc"}, "valid is .* and not whole numbers"),
+        ("setid", {**SPLITS, "valid": "abc"}, "valid is .* not whole numbers"),
         ("setid", {**SPLITS, "valid": []}, r"valid is \[0, 0\] .* not whole numbers"),
         ("imagelabels", {"label": [FLOWERS]}, "looked for labels; it holds label"),
         ("imagelabels", {"labels": [0] * 7}, r"image 1 has the label 0, .* 1\.\.102"),
         ("imagelabels", {"labels": [1, 103]}, "image 2 has the label 103, outside"),
         ("imagelabels", b"", "cannot be read as a MATLAB file"),
         ("setid", b"MATLAB 5.0 MAT-file" * 20, "cannot be read as a MATLAB file"),
-        ("setid", None, "no such file; fetch it, too"),
+        ("setid", None, "no such file; download it"),
     ],
 )
 def test_what_is_wrong_with_a_matlab_file(folder, read, file, content, message):

@@ -38,16 +38,16 @@ WRONG = {
     "type": (b"\0\0\x0a\1" + b"\0\0\0\0", "not an IDX file: it begins with 0x00000a01"),
     "little endian": (b"\3\x08\0\0" + GOOD[4:], "not an IDX file: .*0x03080000"),
     "magic cut": (GOOD[:3], "not an IDX file: it begins with 0x00000b"),
-    "lengths cut": (GOOD[:11], "cut short: 11 bytes do not hold .* its 2 axes; fetch"),
+    "lengths cut": (GOOD[:11], "truncated: 11 bytes do not hold .* its 2 axes; fetch"),
     "values cut": (
         GOOD[:-1],
-        r"cut short: 35 bytes, but .*promises 36, for \[3, 4\] of int16; fetch",
+        r"truncated: 35 bytes, but .*promises 36, for \[3, 4\] of int16; fetch",
     ),
-    "no values": (GOOD[:12], "cut short: 12 bytes, but its header promises 36"),
+    "no values": (GOOD[:12], "truncated: 12 bytes, but its header promises 36"),
     "overlong": (GOOD + b"\0", "has trailing bytes: 37 bytes, but .*promises 36"),
-    "huge": (b"\0\0\x08\4" + b"\xff" * 16, "cut short: 20 bytes, but its header prom"),
+    "huge": (b"\0\0\x08\4" + b"\xff" * 16, "truncated: 20 bytes, but its header prom"),
     "gzip cut": (gzip.compress(GOOD)[:-9], "truncated or damaged gzip"),
-    "gzip of a part": (gzip.compress(GOOD[:-2]), "cut short: 34 bytes"),
+    "gzip of a part": (gzip.compress(GOOD[:-2]), "truncated: 34 bytes"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Damaged IDX files are read, or give a one-line DataError that names the file."""
+"""Damaged IDX files are read, or raise a one-line DataError that names the file."""
 
 import gzip
 import struct
@@ -61,7 +61,7 @@ def test_an_impossible_header_is_named(tmp_path, content, zipped):
 
 
 def test_trailing_bytes_are_counted_and_not_kept(tmp_path):
-    """A gzip file of a few KB may hold any number of zeros."""
+    """A gzip file of a few KB may expand to any number of zeros."""
     file = tmp_path / "bad.idx"
     file.write_bytes(gzip.compress(GOOD + bytes(10**8)))
     message = f"has trailing bytes: {len(GOOD) + 10**8} bytes, but .*{len(GOOD)}"

@@ -1,4 +1,4 @@
-"""Folders of images: which files, in which order, and every pixel of them."""
+"""Folders of images: the files, their order, and every pixel."""
 
 import re
 
@@ -152,7 +152,7 @@ def test_a_class_without_test_images_is_a_class(folder, read):
 
 
 def damage(folder):
-    """Files that are no images, each in its own way, and what is said of them."""
+    """Files that are not images, for different reasons, and their messages."""
     cut = folder / "train" / "cat" / "b.JPEG"
     cut.write_bytes(cut.read_bytes()[:-100])
     (folder / "train" / "bee" / "1.PNG").write_bytes(b"")
@@ -170,7 +170,7 @@ def damage(folder):
         folder
         / "train"
         / "ant"
-        / "deep.png": r"has more than 8 bits per colour \(mode I",
+        / "deep.png": r"has more than 8 bits per color \(mode I",
         png: "cannot be decoded",
     }
 
@@ -243,7 +243,7 @@ def test_arguments(read, argument, value):
 
 @pytest.mark.parametrize("cache", ["", 1, True])
 def test_what_is_no_place_for_a_copy(folder, cache):
-    with pytest.raises(ValueError, match=f"cache={cache!r}: give a folder, or None"):
+    with pytest.raises(ValueError, match=f"cache={cache!r}: pass a folder, or None"):
         read_image_folder(folder, size=4, cache=cache)
 
 

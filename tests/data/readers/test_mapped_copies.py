@@ -1,4 +1,4 @@
-"""Mapped copies: made once, made again when sources change, and never half a copy."""
+"""Mapped copies: made once, renewed if sources change, never incomplete."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ from image_files import same, write_folder, write_image
 from official_images import write_flowers, write_tiny
 
 from hetjax.data import DataError, flowers102, read_image_folder, tiny_imagenet
-from hetjax.data.readers import descriptions, images, mapped_copies
+from hetjax.data.readers import about_file, images, mapped_copies
 
 SIZE = 8
 ALL = 7  # images in the folder
@@ -44,7 +44,7 @@ def read(folder, cache):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Every image that is decoded."""
+    """The list of decoded images."""
     found, decode = [], images.decoded
 
     def decoded(path, size):
@@ -67,7 +67,7 @@ def the_entry(cache):
 
 
 def described(cache):
-    return json.loads((the_entry(cache) / descriptions.ABOUT).read_text())["about"]
+    return json.loads((the_entry(cache) / about_file.ABOUT).read_text())["about"]
 
 
 def file_of(cache, name):
@@ -164,7 +164,7 @@ DAMAGES = {
     "missing": lambda path: path.unlink(),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
 }
-DAMAGED = [descriptions.ABOUT, "train_x.npy", "test_x.npy"]
+DAMAGED = [about_file.ABOUT, "train_x.npy", "test_x.npy"]
 # a description has no header, and a folder in its place cannot be replaced
 SENSELESS = {(DAMAGED[0], "a folder"), (DAMAGED[0], "a flipped bit of the header")}
 
@@ -176,7 +176,7 @@ SENSELESS = {(DAMAGED[0], "a folder"), (DAMAGED[0], "a flipped bit of the header
 def test_damaged_copies_are_noticed_and_made_anew(read, cache, opened, name, damage):
     first = read()
     expected = np.array(first.train.x), np.array(first.test.x)
-    is_about = name == descriptions.ABOUT
+    is_about = name == about_file.ABOUT
     path = the_entry(cache) / name if is_about else file_of(cache, name)
     del first  # a map of the damaged file
     DAMAGES[damage](path)
@@ -188,7 +188,7 @@ def test_damaged_copies_are_noticed_and_made_anew(read, cache, opened, name, dam
     quiet = is_about and damage == "missing"  # as if there was no copy
     assert len(caught) == 1 - quiet
     for warning in caught:
-        assert "all is read again" in str(warning.message)
+        assert "all files are read again" in str(warning.message)
         assert warning.filename == __file__
     assert len(opened) == 2 * ALL
     read()
@@ -223,7 +223,7 @@ def test_no_damage_changes_a_result(tmp_path_factory, which, where, byte):
 
 @pytest.mark.usefixtures("small_blocks")
 def test_which_blocks_of_a_large_copy_are_compared(read, cache, monkeypatch):
-    """Of five images the first, the third and the last, unless all are wanted."""
+    """The first, third and last of five images, unless all are wanted."""
     monkeypatch.setattr(mapped_copies, "SAMPLED", 3)
     read()
     path, row = file_of(cache, "train_x.npy"), 3 * SIZE**2
@@ -272,7 +272,7 @@ def test_official_images_are_compared_as_verify_says(reader, write, tmp_path, ca
 
 
 class Stopped(Exception):
-    """What a test raises to see how far it came."""
+    """Raised by a test to stop at a certain point."""
 
 
 def stop(*_, **__):
@@ -304,7 +304,7 @@ def test_an_interrupted_pass_leaves_nothing(read, cache, monkeypatch, number, er
         with pytest.raises(error):
             read()
     left = [file.name for file in the_entry(cache).iterdir()]
-    assert set(left) <= {descriptions.LOCK}
+    assert set(left) <= {about_file.LOCK}
     assert len(read().train) == 5
 
 
@@ -319,7 +319,7 @@ def test_too_little_memory_is_not_the_fault_of_an_image(read, monkeypatch):
 
 @pytest.mark.usefixtures("small_blocks")
 def test_what_a_killed_process_leaves_is_no_copy(read, cache, monkeypatch, opened):
-    """It had no time to remove anything."""
+    """The process is killed before it removes anything."""
     with monkeypatch.context() as patch:
         patch.setattr(mapped_copies, "write_about", stop)
         patch.setattr(mapped_copies.shutil, "rmtree", lambda *_, **__: None)
@@ -340,7 +340,7 @@ FAILURES = {
         mapped_copies.os, "fsync", refuse
     ),
     "no renaming": lambda cache, patch: patch.setattr(
-        descriptions.Path, "replace", refuse
+        about_file.Path, "replace", refuse
     ),
     "no locks": lambda cache, patch: patch.setattr(
         mapped_copies.filelock, "FileLock", refuse
@@ -352,11 +352,11 @@ FAILURES = {
 def test_where_nothing_can_be_written(read, cache, monkeypatch, failure):
     with monkeypatch.context() as patch:
         FAILURES[failure](cache, patch)
-        with pytest.raises(DataError, match=r"no copy can be kept.*cache=\.\.\."):
+        with pytest.raises(DataError, match=r"no copy can be written.*cache=\.\.\."):
             read()
-    if cache.is_dir():  # nothing is left of it
+    if cache.is_dir():  # no files of the copy remain
         left = [file.name for file in the_entry(cache).iterdir()]
-        assert set(left) <= {descriptions.LOCK}
+        assert set(left) <= {about_file.LOCK}
         assert len(read().train) == 5
 
 
@@ -390,7 +390,7 @@ def test_images_that_change_while_they_are_read(folder, read, cache, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(images, "decoded", decoded)
-        with pytest.raises(DataError, match="changed while they were read; start"):
+        with pytest.raises(DataError, match="changed during reading; start"):
             read()
     assert folders(cache) == []
     assert len(read().train) == 5
@@ -427,7 +427,7 @@ def test_the_memory_does_not_hold_all(tmp_path, cache, monkeypatch):
 
 
 class _Bar:
-    """No progress bar, which has objects of its own."""
+    """A progress bar without objects, for counting memory."""
 
     def __init__(self, **_):
         pass
@@ -450,7 +450,7 @@ def test_several_threads_at_once(read, opened, tmp_path):
         return read()
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they may have to wait, and say so
+        warnings.simplefilter("ignore")  # they may warn that they wait
         with ThreadPoolExecutor(4) as pool:
             found = list(pool.map(read_it, range(4)))
     assert len(opened) == ALL  # by one of them

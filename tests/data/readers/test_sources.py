@@ -1,4 +1,4 @@
-"""Official data by name: own files, downloads from a test server, or neither."""
+"""Official data by name: the user's files, downloads from a test server, or neither."""
 
 import functools
 import hashlib
@@ -42,7 +42,7 @@ every_source = pytest.mark.parametrize("name", READERS)
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """The test's own cache, without the user's data and without network access."""
+    """A separate cache, without the user's data and without network access."""
     monkeypatch.delenv("HETJAX_DATA", raising=False)
     monkeypatch.setenv("HETJAX_CACHE", str(tmp_path / "copies"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -75,7 +75,7 @@ def served(tmp_path):
 
 
 def pack(folder, archive):
-    """Put all that is in the folder into an archive."""
+    """Put the content of the folder into an archive."""
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive, "w") as packed:
             for file in sorted(folder.rglob("*")):
@@ -138,7 +138,7 @@ def test_downloads_are_kept(publish, cache, name):
     same(first, read(folder=folder / "expected"))
     for file in folder.iterdir():
         if file.is_file():
-            file.unlink()  # nothing is left to download
+            file.unlink()  # no file remains to be downloaded
     same(read(), first)
     assert first.name == name
     assert [entry.name for entry in cache.iterdir()] == [name]
@@ -166,7 +166,7 @@ def test_a_damaged_file_of_the_cache_is_fetched_again(publish, cache):
 def test_neither_found_nor_downloaded(tmp_path, monkeypatch, name, own):
     if own:
         monkeypatch.setenv("HETJAX_DATA", str(tmp_path / "data"))
-    where = f"in {tmp_path / 'data' / name};" if own else "HETJAX_DATA is not set;"
+    where = f"in {tmp_path / 'data' / name}," if own else "HETJAX_DATA is not set,"
     file = next(iter(getattr(named_sets, f"_{name.upper()}").wanted))
     with pytest.raises(DataError, match=f"{name}: looked for .*{file}.*") as caught:
         READERS[name][0]()
@@ -179,7 +179,7 @@ def test_neither_found_nor_downloaded(tmp_path, monkeypatch, name, own):
 @every_source
 def test_a_given_folder_without_the_files_is_an_error(tmp_path, publish, name):
     publish(name)
-    with pytest.raises(DataError, match=rf"{tmp_path.name}: no file of {name} there"):
+    with pytest.raises(DataError, match=rf"{tmp_path.name}: no file of {name} is in"):
         READERS[name][0](folder=tmp_path)
 
 

@@ -1,7 +1,7 @@
-"""Both text readers against a judge of single lines, and libSVM against scikit-learn.
+"""Both text readers against a line-by-line oracle, and libSVM against scikit-learn.
 
-Text that the judge accepts is read as the judge reads it; otherwise the error names the
-first line that the judge refuses.
+If the oracle accepts a text, the reader returns the same values; otherwise its error
+names the first line that the oracle rejects.
 """
 
 import io
@@ -84,7 +84,7 @@ def xmc_line(line):
 
 
 def judged(text, line_of):
-    """(what the lines hold, None), or (None, number of the first bad line)."""
+    """(the values of the lines, None), or (None, number of the first bad line)."""
     found = []
     for index, line in enumerate(text.replace(b"\r\n", b"\n").split(b"\n")):
         try:
@@ -116,7 +116,7 @@ def pick(rng, words):
 
 
 def random_line(rng, labels, odd, comments, tidy):
-    """A line that is good, or not, with a chance of `odd` for each word."""
+    """A random line; each word is invalid with probability `odd`."""
 
     def word(good):
         return pick(rng, ODD) if rng.random() < odd else good

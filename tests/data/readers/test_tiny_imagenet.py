@@ -1,4 +1,4 @@
-"""Tiny ImageNet: classes by id, annotations of the validation images, grey images."""
+"""Tiny ImageNet: classes by id, annotations of the validation images, gray images."""
 
 import numpy as np
 import pytest
@@ -31,8 +31,8 @@ def test_images_and_classes(folder, read, size):
     ]
     np.testing.assert_array_equal(data.train.x, [plainly(p, size) for p in train])
     assert data.train.y.tolist() == [0, 0, 1, 1, 2, 2]
-    grey = data.train.x[1::2]
-    assert (grey == grey[..., :1]).all()
+    gray = data.train.x[1::2]
+    assert (gray == gray[..., :1]).all()
     test = [folder / "val" / "images" / f"val_{k}.JPEG" for k in (0, 2, 1)]
     np.testing.assert_array_equal(data.test.x, [plainly(p, size) for p in test])
     assert data.test.y.tolist() == [2, 1, 2]
@@ -51,8 +51,8 @@ def test_the_size_is_that_of_the_originals(read):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("wnids.txt", "n01\nn02\n\nn01\n", r":4: n01 is in line 1, too"),
-        ("wnids.txt", "n01\n../n02\n", r":2: '\.\./n02' is no WordNet id"),
+        ("wnids.txt", "n01\nn02\n\nn01\n", r":4: n01 is also in line 1"),
+        ("wnids.txt", "n01\n../n02\n", r":2: '\.\./n02' is not a WordNet id"),
         ("wnids.txt", "\n", ": no ids, the file is empty"),
         ("wnids.txt", b"n01\n\xff\xfe", ": not a text file"),
         (

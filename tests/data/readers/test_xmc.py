@@ -31,7 +31,7 @@ def dense_of(rows, features=FEATURES, labels=LABELS):
 
 @pytest.mark.parametrize("misnamed", [False, True])
 def test_bzip2_and_xz_are_read(tmp_path, monkeypatch, misnamed):
-    """Their content tells what they are."""
+    """The compression is detected from the content."""
     monkeypatch.setattr(text_files, "CHUNK", 40)
     text = GOOD.encode() * 9
     names = (

@@ -36,5 +36,5 @@ pairs = st.lists(
     unique_by=lambda pair: pair[0],
 )
 row = st.tuples(st.lists(st.integers(0, LABELS - 1), max_size=4), pairs)
-full = ([LABELS - 1], [(FEATURES - 1, "1")])  # fixes the sizes where no header does
+full = ([LABELS - 1], [(FEATURES - 1, "1")])  # fixes the sizes without a header
 some_rows = st.lists(row, min_size=1, max_size=12).map(lambda rows: [*rows, full])

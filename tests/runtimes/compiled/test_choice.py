@@ -8,7 +8,7 @@ from small_runs import RUN, problem, strategy, train
 from tiny_problems import three_workers
 
 import hetjax as hj
-from hetjax.data.columns import View
+from hetjax.data.columns import RowsView
 from hetjax.data.dataset import Split
 from hetjax.report.record import run_record
 from hetjax.runtimes.compiled import player_choice
@@ -35,7 +35,7 @@ def observing(*, bulk):
 
 def on_disk():
     split = problem().data.train
-    return Split(View(split.x, np.arange(len(split))), split.y)
+    return Split(RowsView(split.x, np.arange(len(split))), split.y)
 
 
 def test_a_small_run_is_compiled_and_its_data_are_on_the_device():

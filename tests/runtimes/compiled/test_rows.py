@@ -7,8 +7,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from hetjax.data.batching import entries_of, filled, make_batch, make_buckets, repeated
-from hetjax.data.columns import View
+from hetjax.data.batching import (
+    entries_of,
+    fill_bucket,
+    make_batch,
+    make_buckets,
+    repeated,
+)
+from hetjax.data.columns import RowsView
 from hetjax.data.dataset import Split
 from hetjax.runtimes.compiled.chunk import Chunk
 from hetjax.runtimes.compiled.rows import DeviceRows, HostRows, device_bytes, padded
@@ -96,7 +102,7 @@ def test_batches_are_those_of_the_host(kind, where, exact):
             assert bucket.size >= len(rows)
             assert not exact or bucket.size == len(rows)
             entries = entries_of(split, rows)
-            assert_same(batch, filled(split, rows, bucket, entries))
+            assert_same(batch, fill_bucket(split, rows, bucket, entries))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -167,5 +173,5 @@ def test_the_bytes_on_a_device():
         wide = sum(4 * x.size for x in stored if x.dtype == np.int64)  # int32 there
         assert sum(x.nbytes for x in arrays) + wide == device_bytes(split)
     split = split_of("dense")
-    on_disk = View(split.x, np.arange(N))
+    on_disk = RowsView(split.x, np.arange(N))
     assert device_bytes(Split(on_disk, split.y)) is None

@@ -1,7 +1,7 @@
-"""A data set from arrays: NumPy, memory maps, any scipy sparse matrix, BCOO, or trees.
+"""Data sets from arrays: NumPy, memory maps, scipy sparse matrices, BCOO, or trees.
 
-What is in memory is copied, checked and converted to one of hetjax's formats. Memory
-maps are neither copied nor read: only the rows of a batch are, when it is made.
+Arrays in memory are copied, checked and converted to one of hetjax's formats. Memory
+maps are not copied; rows are read when a batch needs them.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,15 +10,22 @@ from typing import Any
 import jax
 import numpy as np
 import scipy.sparse as sp
-from jax.experimental.sparse import BCOO
 
-from hetjax.data.columns import LARGEST, is_mapped, leaves_of
+from hetjax.data.array_leaves import (
+    as_array,
+    as_leaf,
+    check_numbers,
+    csr,
+    float32,
+    is_sparse,
+)
+from hetjax.data.columns import LARGEST, leaves_of
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.dataset_checks import check_whole
-from hetjax.data.sources import PIECE, Field, holds_numbers
+from hetjax.data.sources import ROWS_PER_READ, Field
 
 TARGETS = ("auto", "classes", "labels", "values")
-_MOST_CLASSES = 2**24  # if only class ids imply their number
+_MOST_CLASSES = 2**24  # unless `num_classes` is given
 
 
 def from_arrays(
@@ -32,16 +39,18 @@ def from_arrays(
     """A data set of `train` and `test`, each a pair (x, y).
 
     x: [N, ...] numbers, a memory map of them, [N, F] scipy sparse or BCOO, or a
-    dictionary (or tuple) of these, such as tokens and a mask. What y is `targets` says:
+    dictionary (or tuple) of these, such as tokens and a mask. `targets` is the kind of
+    y:
 
     - "classes": [N] integer class ids
     - "labels": sets of labels, [N, C] zeros and ones, dense, scipy sparse or BCOO
     - "values": numbers [N, ...], or a dictionary (or tuple) of arrays: for regression,
-      tokens, and tasks of one's own
+      tokens, and custom tasks
     - "auto": the first of these that fits the arrays
 
-    `num_classes` defaults to the largest class id plus one, or to C. Floats are kept in
-    float32, integers and memory maps as they are. Invalid arrays are a ValueError.
+    `num_classes` defaults to the largest class id plus one, or to C. Floats become
+    float32; integers and memory maps keep their dtypes. Invalid arrays are a
+    ValueError.
     """
     if targets not in TARGETS:
         raise ValueError(f"targets={targets!r}: choose one of {TARGETS}")
@@ -51,11 +60,11 @@ def from_arrays(
     _check_alike("x", *(split.x for split in splits))
     of_classes = [_of_classes(split.y, targets) for split in splits]
     if of_classes[0] != of_classes[1]:
-        raise ValueError("y of train and test must both be about classes, or both not")
+        raise ValueError("y of train and test must both hold classes, or both not")
     if not of_classes[0]:
         _check_alike("y", *(split.y for split in splits))
         if num_classes is not None:
-            raise ValueError(f"num_classes is {num_classes}, but y are no classes")
+            raise ValueError(f"num_classes is {num_classes}, but y holds no classes")
     return Dataset(
         train=splits[0],
         test=splits[1],
@@ -67,7 +76,7 @@ def from_arrays(
 
 
 def _check_alike(what: str, train: Any, test: Any) -> None:
-    """A ValueError unless both columns have rows of the same form."""
+    """Raises a ValueError unless both columns have rows of the same structure."""
     structures = [jax.tree.structure(column) for column in (train, test)]
     if structures[0] != structures[1]:
         raise ValueError(
@@ -86,14 +95,14 @@ def _check_alike(what: str, train: Any, test: Any) -> None:
 
 
 def _of_classes(y: Any, targets: str) -> bool:
-    """Are these (checked) targets class ids or sets of labels?"""
+    """Whether these (checked) targets are class ids or sets of labels."""
     if targets == "values" or not hasattr(y, "shape"):
         return False
     return sp.issparse(y) or (len(y.shape) == 1 and y.dtype.kind in "iu")
 
 
 def _split(part: str, pair: tuple[Any, Any], targets: str) -> Split:
-    """One (x, y), checked by itself."""
+    """The split of one pair (x, y), checked by itself."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ValueError(f"{part} must be a pair (x, y)")
     x = _column(f"{part} x", pair[0], _inputs)
@@ -112,18 +121,18 @@ def _split(part: str, pair: tuple[Any, Any], targets: str) -> Split:
 
 
 def _column(what: str, given: Any, alone: Callable[[str, Any], Any]) -> Any:
-    """A column: its leaves checked; `alone` is for one that is no tree."""
+    """A column of checked leaves; `alone` checks a column that is a single array."""
     if not _is_tree(given):
         return alone(what, given)
     if not given:
         raise ValueError(f"{what} has no fields")
     if isinstance(given, Mapping):
-        return {str(k): _column(f"{what}[{k!r}]", v, _leaf) for k, v in given.items()}
-    return tuple(_column(f"{what}[{k}]", v, _leaf) for k, v in enumerate(given))
+        return {str(k): _column(f"{what}[{k!r}]", v, as_leaf) for k, v in given.items()}
+    return tuple(_column(f"{what}[{k}]", v, as_leaf) for k, v in enumerate(given))
 
 
 def _is_tree(value: Any) -> bool:
-    """Is it a dictionary, or a tuple of arrays (and not one array, written so)?"""
+    """Whether it is a dictionary or a tuple of arrays, not a nested sequence."""
     if isinstance(value, Mapping):
         return True
     return isinstance(value, tuple) and all(
@@ -131,46 +140,9 @@ def _is_tree(value: Any) -> bool:
     )
 
 
-def _leaf(what: str, array: Any) -> Any:
-    """An array of a tree: float32 CSR, or [N, ...] of any numbers."""
-    if _is_sparse(array):
-        array = _csr(what, array)
-        _check_finite(what, array.data)
-        return array
-    if isinstance(array, Field) or is_mapped(array):
-        return _mapped(what, array)
-    array = _array(what, array)
-    _check_numbers(what, array)
-    if not array.ndim:
-        raise ValueError(f"{what} is a number: give an array [N, ...]")
-    if array.dtype.kind in "iub":
-        if (
-            array.size
-            and not -LARGEST <= int(array.min()) <= int(array.max()) <= LARGEST
-        ):
-            raise ValueError(f"{what} has integers beyond 32 bits")
-        return np.array(array)
-    array = _numbers(what, array)
-    _check_finite(what, array)
-    return array
-
-
-def _mapped(what: str, array: Any) -> Any:
-    """A memory map, or a field of a source, as it is."""
-    _check_numbers(what, array)
-    if not array.dtype.isnative:
-        raise ValueError(
-            f"{what} is stored in another byte order, {array.dtype.str}: write it to a "
-            "new file in this machine's"
-        )
-    if not array.ndim:
-        raise ValueError(f"{what} is a number: give an array [N, ...]")
-    return array
-
-
 def _inputs(what: str, x: Any) -> Any:
     """x without a tree: [N, ...] dense or [N, F] CSR."""
-    x = _leaf(what, x)
+    x = as_leaf(what, x)
     if x.ndim < 2:
         raise ValueError(f"{what} must be [N, ...], not {x.shape}; x.reshape(-1, 1)?")
     if not np.prod(x.shape[1:]):
@@ -180,37 +152,37 @@ def _inputs(what: str, x: Any) -> Any:
 
 def _targets(what: str, y: Any, targets: str) -> Any:
     """y without a tree: [N] int32 class ids, [N, C] CSR of label sets, or values."""
-    if _is_sparse(y):
+    if is_sparse(y):
         if targets not in ("auto", "labels"):
-            raise ValueError(f"{what} is sparse: give dense {targets}")
-        y = _csr(what, y)
+            raise ValueError(f"{what} is sparse: pass dense {targets}")
+        y = csr(what, y)
         return _label_sets(what, y, zeros_and_ones=bool(np.isin(y.data, (0, 1)).all()))
     if targets == "values":
-        return _leaf(what, y)
+        return as_leaf(what, y)
     if not isinstance(y, Field):
-        y = _array(what, y)
+        y = as_array(what, y)
     binary = y.ndim == 2 and _zeros_and_ones(what, y)
     if targets == "auto" and (y.dtype.kind == "f" or y.ndim > 1) and not binary:
-        return _leaf(what, y)
+        return as_leaf(what, y)
     y = y[:] if isinstance(y, Field) else y  # read once
     if y.ndim == 1 and targets != "labels":
         return _class_ids(what, y)
     if targets == "auto" and y.shape[1:] == (1,):
         raise ValueError(
-            f"{what} is {y.shape} of zeros and ones: give class ids as y[:, 0], or say "
-            'what they are, targets="labels" or "values"'
+            f"{what} is {y.shape} of zeros and ones: pass class ids as y[:, 0], or "
+            'targets="labels" or "values"'
         )
     if y.ndim != 2 or targets == "classes":
         wanted = {"classes": "[N]", "labels": "[N, C]"}.get(targets, "[N] or [N, C]")
         raise ValueError(f"{what} must be {wanted}, not {y.shape}")
-    return _label_sets(what, sp.csr_array(_numbers(what, y)), zeros_and_ones=binary)
+    return _label_sets(what, sp.csr_array(float32(what, y)), zeros_and_ones=binary)
 
 
 def _zeros_and_ones(what: str, y: Any) -> bool:
-    """Are all numbers 0 or 1? Read piece by piece, up to the first other one."""
-    _check_numbers(what, y)
-    pieces = range(0, len(y), PIECE)
-    return all(np.isin(y[i : i + PIECE], (0, 1)).all() for i in pieces)
+    """Whether all numbers are 0 or 1; reads blocks, up to the first other number."""
+    check_numbers(what, y)
+    starts = range(0, len(y), ROWS_PER_READ)
+    return all(np.isin(y[i : i + ROWS_PER_READ], (0, 1)).all() for i in starts)
 
 
 def _label_sets(what: str, y: sp.csr_array, *, zeros_and_ones: bool) -> sp.csr_array:
@@ -251,62 +223,8 @@ def _classes(train: Any, test: Any, wanted: int | None) -> int:
     if largest >= _MOST_CLASSES and wanted is None:
         raise ValueError(
             f"class id {largest} would make {largest + 1} classes, one output of the "
-            "model each: number the classes from 0, or give num_classes"
+            "model each: number the classes from 0, or pass num_classes"
         )
     if wanted is not None and wanted <= largest:
         raise ValueError(f"class id {largest} is out of range: num_classes is {wanted}")
     return largest + 1 if wanted is None else wanted
-
-
-def _is_sparse(array: Any) -> bool:
-    return sp.issparse(array) or isinstance(array, BCOO)
-
-
-def _csr(what: str, matrix: Any) -> sp.csr_array:
-    """A float32 copy with sorted indices; duplicate entries are summed."""
-    if len(matrix.shape) != 2:
-        raise ValueError(f"{what} must be [N, columns] if sparse, not {matrix.shape}")
-    if not matrix.shape[1]:
-        raise ValueError(f"{what} has no columns: {matrix.shape}")
-    if isinstance(matrix, BCOO):
-        if matrix.n_batch or matrix.n_dense:
-            raise ValueError(f"{what}: BCOO must have no batch and no dense axes")
-        indices = np.asarray(matrix.indices)
-        if indices.size and indices.min() < 0:
-            raise ValueError(f"{what}: BCOO with a negative index")
-        inside = (indices < matrix.shape).all(axis=1)  # JAX pads with indices outside
-        rows, columns = indices[inside].T
-        data = _numbers(what, matrix.data)[inside]
-        matrix = sp.coo_array((data, (rows, columns)), shape=matrix.shape)
-    result = sp.csr_array(matrix, copy=True)
-    result.data = _numbers(what, result.data)
-    result.sum_duplicates()
-    return result
-
-
-def _array(what: str, array: Any) -> np.ndarray:
-    if isinstance(array, np.ma.MaskedArray) and array.mask.any():
-        raise ValueError(f"{what} is masked: give numbers for missing values")
-    try:
-        return np.asarray(array)
-    except ValueError as error:  # such as rows of several lengths
-        raise ValueError(f"{what} cannot be an array: {error}") from None
-
-
-def _check_numbers(what: str, array: Any) -> None:
-    if not holds_numbers(array):
-        raise ValueError(f"{what} must hold real numbers, not {array.dtype}")
-
-
-def _numbers(what: str, array: Any) -> np.ndarray:
-    """A float32 copy of real numbers."""
-    array = _array(what, array)
-    _check_numbers(what, array)
-    with np.errstate(over="ignore"):  # overflow is reported as not finite
-        return array.astype(np.float32)
-
-
-def _check_finite(what: str, values: np.ndarray) -> None:
-    bad = int(np.count_nonzero(~np.isfinite(values)))
-    if bad:
-        raise ValueError(f"{what} has {bad} values that are NaN or infinite in float32")

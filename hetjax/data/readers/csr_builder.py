@@ -1,4 +1,4 @@
-"""CSR matrices from blocks of rows, without holding large ones in memory twice."""
+"""CSR matrices built from blocks of rows, without holding two copies in memory."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 
 LARGEST = 2**31 - 1  # features or labels that an int32 can number
 
@@ -19,8 +19,8 @@ class CsrRows(NamedTuple):
     data: np.ndarray  # [E] float32
 
 
-class GrowingCsr:
-    """A float32 CSR matrix that blocks of rows are appended to.
+class CsrBuilder:
+    """Builds a float32 CSR matrix by appending blocks of rows.
 
     Stacking a list of blocks would hold everything twice. Here the arrays grow in place
     by a quarter at a time (realloc moves large arrays by their page table).
@@ -34,7 +34,7 @@ class GrowingCsr:
         self._counts: list[np.ndarray] = []
 
     def append(self, block: CsrRows) -> None:
-        """Appends these rows."""
+        """Append these rows."""
         stop = self.size + len(block.data)
         if stop > len(self._data):
             self._reserve(stop + stop // 4)
@@ -46,7 +46,7 @@ class GrowingCsr:
     def finish(self, rows: np.ndarray | None = None) -> sp.csr_array:
         """The matrix [N, columns], which takes over the arrays.
 
-        With `rows` [all rows] bool, without the others, which must be empty.
+        `rows` [all rows] bool selects rows; the others must be empty.
         """
         self._reserve(self.size)
         counts = np.concatenate([*self._counts, np.zeros(0, np.int64)])
@@ -60,28 +60,28 @@ class GrowingCsr:
 
 
 def row_starts(counts: np.ndarray) -> np.ndarray:
-    """The starts of rows, and the last one's end [N + 1], from their lengths [N]."""
+    """The starts of rows, and the end of the last one [N + 1], from lengths [N]."""
     starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    # scipy gives both index arrays the wider of their dtypes: use int32 if it suffices
+    # scipy gives both index arrays the wider of their dtypes: use int32 if possible
     return starts if starts[-1] >= 2**31 else starts.astype(np.int32)
 
 
-def block(
+def csr_rows(
     counts: np.ndarray, indices: np.ndarray, values: np.ndarray, columns: int
 ) -> CsrRows:
     """Rows with sorted indices; repeated entries of a row are summed."""
     starts = row_starts(counts)
     rising = np.ones(len(indices), bool)
     np.greater(indices[1:], indices[:-1], out=rising[1:])
-    rising[starts[:-1][counts > 0]] = True  # the first one of a row follows nothing
-    if rising.all():  # as usual; a scipy matrix for each block would take a tenth more
+    rising[starts[:-1][counts > 0]] = True  # the first entry of each row
+    if rising.all():  # the usual case; building a scipy matrix would take a tenth more
         return CsrRows(counts, indices, values)
     matrix = sp.csr_array((values, indices, starts), shape=(len(counts), columns))
     matrix.sum_duplicates()
-    return block_of(matrix)
+    return rows_of(matrix)
 
 
-def block_of(matrix: sp.csr_array) -> CsrRows:
+def rows_of(matrix: sp.csr_array) -> CsrRows:
     """The rows of a canonical matrix."""
     return CsrRows(np.diff(matrix.indptr), matrix.indices, matrix.data)
 
@@ -98,7 +98,7 @@ def check_sums(x: CsrRows, path: Path, first_line: int) -> None:
 
 
 def as_wide_as(matrix: sp.csr_array, columns: int) -> sp.csr_array:
-    """The matrix with another number of columns; nothing is copied."""
+    """The matrix with another number of columns, without copying."""
     parts = matrix.data, matrix.indices, matrix.indptr
     return sp.csr_array(parts, shape=(len(matrix.indptr) - 1, columns))
 

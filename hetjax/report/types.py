@@ -1,4 +1,4 @@
-"""What a page shows: the part of `hetjax.report.Comparison` that it needs."""
+"""The part of `hetjax.report.Comparison` that its table and its page need."""
 
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Shown(Protocol):
-    """A comparison; the page imports no class that imports the page."""
+class ComparisonLike(Protocol):
+    """A comparison; a protocol, since `Comparison` imports the table and the page."""
 
     histories: list[History]
     data: dict[str, Any]
@@ -21,6 +21,7 @@ class Shown(Protocol):
     mode: str
     target: float
     target_is_default: bool
+    constant: float | None
 
     @property
     def strategies(self) -> list[str]: ...  # noqa: D102
@@ -28,6 +29,8 @@ class Shown(Protocol):
     def budget(self) -> float | None: ...  # noqa: D102
     @property
     def unit(self) -> str: ...  # noqa: D102
+    @property
+    def interrupted(self) -> bool: ...  # noqa: D102
     def summary(self) -> list[dict[str, Any]]: ...  # noqa: D102
     def table(self) -> Table: ...  # noqa: D102
     def plot(self, x: str = "seconds") -> "Figure": ...  # noqa: D102

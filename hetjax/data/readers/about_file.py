@@ -1,7 +1,7 @@
-"""What lies beside a copy: about.json, which says what it is a copy of.
+"""about.json, the description of a cached copy: its sources and checksums.
 
-A description is replaced as a whole, and has a checksum of itself. It is written after
-everything it describes, so a copy without one is not used.
+A description is replaced atomically, and contains its own checksum. It is written last,
+so a copy without one is not used.
 """
 
 import json
@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 ABOUT, LOCK = "about.json", ".lock"
-LONGEST_WAIT = 600.0  # [s] for the copy of another process, where reading is quick
+LONGEST_WAIT = 600.0  # [s] for the copy of another process, if reading is quick
 
 
 class Unusable(Exception):
-    """A copy that is damaged; the message says how."""
+    """A copy is damaged; the message names the damage."""
 
 
 def write_about(place: Path, about: dict[str, Any]) -> None:
-    """Replace the description as a whole."""
+    """Replace the description atomically."""
     text = json.dumps(about)
     partial = place / f"{ABOUT}.{uuid.uuid4().hex}"
     try:

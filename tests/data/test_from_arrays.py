@@ -1,4 +1,4 @@
-"""Data sets from arrays: all types give the same data, and errors say what to do."""
+"""Data sets from arrays: all types give the same data, and errors name a remedy."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +8,7 @@ from jax.experimental.sparse import BCOO
 
 from hetjax.data import from_arrays
 from hetjax.data.dataset import Split
-from hetjax.data.finite import rows_not_finite
+from hetjax.data.dataset_checks import rows_not_finite
 
 X = np.array([[0, 1.5, 0], [2, 0, 0], [0, 0, 0], [1, 0, -3]], np.float32)
 IDS = np.array([0, 2, 1, 2])
@@ -114,10 +114,10 @@ FLOATS = IDS.astype(float)
 TARGETS = [
     ("classes", FLOATS, "class ids must be integers, not float64"),
     ("classes", FLAGS, r"y must be \[N\], not"),
-    ("classes", sp.csr_array(FLAGS), "y is sparse: give dense classes"),
+    ("classes", sp.csr_array(FLAGS), "y is sparse: pass dense classes"),
     ("labels", IDS[:, None] + 1, "must hold zeros and ones"),
     ("labels", IDS, r"y must be \[N, C\], not"),
-    ("values", sp.csr_array(FLAGS), "y is sparse: give dense values"),
+    ("values", sp.csr_array(FLAGS), "y is sparse: pass dense values"),
     ("label", FLAGS, "targets='label': choose one of"),
 ]
 
