@@ -15,8 +15,7 @@ import numpy as np
 
 from hetjax.engine.evaluation import check_weights
 from hetjax.engine.job import Job
-from hetjax.runtimes.mesh.algorithm import Algorithm
-from hetjax.runtimes.mesh.input_packing import pack
+from hetjax.runtimes.mesh.merge_stages import Algorithm
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 from hetjax.runtimes.mesh.mesh_programs import (
     Spec,
@@ -24,7 +23,7 @@ from hetjax.runtimes.mesh.mesh_programs import (
     begin_program,
     wave_program,
 )
-from hetjax.runtimes.mesh.superstep import ControlMessage, Numbers, Superstep
+from hetjax.runtimes.mesh.superstep import ControlMessage, Numbers, Superstep, pack
 
 
 class Launch(NamedTuple):

@@ -9,11 +9,47 @@ nodes that consist of whole devices; other nodes merge one by one.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from hetjax.data.batching import Batch
+from hetjax.engine.programs.task_programs import Programs, applied
+from hetjax.local import LocalUpdate
 from hetjax.machine import ROOT, MergeAction, MergeOp, Topology
-from hetjax.merge.types import WorkerStats
-from hetjax.runtimes.mesh.mesh_layout import MeshLayout
+from hetjax.merge.group import Group
+from hetjax.merge.masking import masked
+from hetjax.merge.types import Merge, WorkerStats, over_axis
+from hetjax.replica import Replica, Requires
+from hetjax.runtimes.mesh.mesh_layout import AXIS, MeshLayout
+from hetjax.tree import PyTree
+
+Replicas = tuple[Replica, ...]  # of a device's slots
+States = dict[str, PyTree]
+
+
+class Algorithm(NamedTuple):
+    """The parts of a strategy and a job that programs are made of."""
+
+    programs: Programs
+    local: LocalUpdate
+    merges: tuple[Merge, ...]
+    requires: Requires  # buffers, of the lowest merge and of the local update
+    levels: tuple[tuple[str, int], ...]  # keys of states and their merges' levels
+    root: str  # the key of the root's state
+    resets: bool  # is a replica that is not finite reset to the center?
+    keeps: bool  # does the sampler observe every loss?
+
+    def merge_of(self, key: str) -> Merge:
+        """The merge of the nodes whose states have this key."""
+        return self.merges[dict(self.levels)[key]]
+
+
+def select(chosen: jax.Array, new: PyTree, old: PyTree) -> PyTree:
+    """One of two trees, leaf by leaf."""
+    return jax.tree.map(lambda n, o: jnp.where(chosen, n, o), new, old)
+
 
 _WORKER = WorkerStats._fields.index("worker")
 _OF_NODE = [WorkerStats._fields.index(n) for n in ("server_steps", "num_workers")]
@@ -262,3 +298,98 @@ def _aligned_levels(layout: MeshLayout, topology: Topology) -> frozenset[int]:
         if not fits or len(below) > 1:
             return frozenset()
     return levels
+
+
+_ACCURACY = WorkerStats._fields.index("accuracy")
+
+
+def run_stage(
+    algorithm: Algorithm,
+    stage: Stage,
+    replicas: Replicas,
+    states: States,
+    stats: jax.Array,
+    here: jax.Array,
+    held_out: Any,
+    *,
+    merges: jax.Array,
+) -> tuple[Replicas, States, list[jax.Array]]:
+    """Run one stage; return the members' accuracies, too, if they were required.
+
+    `here` tells which members of this device take part, and `merges` whether the
+    node above them merges at all.
+    """
+    merge, programs = algorithm.merges[stage.level], algorithm.programs
+    if not (stage.whole or merge.takes_groups or merge.masks):
+        merge = masked(merge)  # on a tuple, as elsewhere, of who takes part
+    state = states[stage.state]
+    members = _members(algorithm, stage, replicas, states)
+    accuracy = []
+    if merge.required_metrics and MergeOp.PUSH in stage.op:
+        measured = _accuracy(algorithm.programs, members, held_out)
+        if stage.along_axis or not stage.members:
+            group = Group(
+                tuple(measured), AXIS, stage.axis_groups, stage.replicated_over
+            )
+            measured = group.values(lambda x: x)
+        stats = stats.at[_ACCURACY].set(measured)
+        accuracy = [measured]
+    if stage.op == MergeOp.FETCH:
+        after, new = programs.fetch(merge)(state, members), state
+    elif stage.along_axis or not stage.members:
+        along = over_axis(
+            merge,
+            AXIS,
+            axis_groups=stage.axis_groups,
+            replicated_over=stage.replicated_over,
+        )
+        new, after = applied(
+            along, state, members, WorkerStats.unpacked(stats), stage.op
+        )
+    else:  # nodes whose states all devices know
+        new, after = applied(
+            merge, state, members, WorkerStats.unpacked(stats), stage.op
+        )
+    if not stage.whole:
+        after = tuple(
+            select(h, a, m) for h, a, m in zip(here, after, members, strict=True)
+        )
+        if stage.axis_groups:  # a device may be below a node that does not merge now
+            new = select(merges, new, state)
+    states = {**states, stage.state: new}
+    if not stage.members:
+        return after, states, accuracy
+    for key, member in zip(stage.members, after, strict=True):
+        from_parent = programs.from_parent(algorithm.merge_of(key))
+        below = from_parent(states[key], member)
+        if not stage.whole:  # then each device has one node below, maybe absent
+            below = select(here[0], below, states[key])
+        states[key] = below
+    return replicas, states, accuracy
+
+
+def _members(
+    algorithm: Algorithm, stage: Stage, replicas: Replicas, states: States
+) -> Replicas:
+    if not stage.members:
+        return replicas
+    as_member, of = algorithm.programs.as_member, algorithm.merge_of
+    return tuple(as_member(of(key))(states[key]) for key in stage.members)
+
+
+def _accuracy(
+    programs: Programs, members: Sequence[Replica], held_out: Any
+) -> jax.Array:
+    """[members] the main metric on the held-out data."""
+    batches, total = held_out
+    metric = programs.task.metric
+
+    def look(sums: jax.Array, batch: Batch) -> tuple[jax.Array, None]:
+        found = [
+            programs.evaluate_fn(m.params, m.model_state, batch)[metric][0]
+            for m in members
+        ]
+        return sums + jnp.stack(found), None
+
+    sums, _ = lax.scan(look, jnp.zeros(len(members)), batches)
+    return sums / total

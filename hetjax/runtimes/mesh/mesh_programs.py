@@ -21,11 +21,16 @@ from hetjax.local import with_own_buffers
 from hetjax.merge.group import unstacked
 from hetjax.merge.types import WorkerStats
 from hetjax.replica import Replica
-from hetjax.runtimes.mesh.algorithm import Algorithm, Replicas, States, select
-from hetjax.runtimes.mesh.input_packing import Packed, Packing, unpack
-from hetjax.runtimes.mesh.merge_stages import Stage
+from hetjax.runtimes.mesh.merge_stages import (
+    Algorithm,
+    Replicas,
+    Stage,
+    States,
+    run_stage,
+    select,
+)
 from hetjax.runtimes.mesh.mesh_layout import AXIS, MeshLayout, off_device, on_device
-from hetjax.runtimes.mesh.stage_program import run_stage
+from hetjax.runtimes.mesh.superstep import Packed, Packing, unpack
 from hetjax.tree import PyTree
 
 STEPS = WorkerStats._fields.index("local_steps")

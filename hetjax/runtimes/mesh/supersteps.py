@@ -13,15 +13,19 @@ from typing import Any, NamedTuple
 from hetjax.data.batching import Bucket
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment
-from hetjax.runtimes.mesh.algorithm import Algorithm
-from hetjax.runtimes.mesh.feed import Feed
 from hetjax.runtimes.mesh.in_flight import ProgramsInFlight
-from hetjax.runtimes.mesh.merge_stages import MergeStages, RequestedMerge, StagePlanner
+from hetjax.runtimes.mesh.merge_stages import (
+    Algorithm,
+    MergeStages,
+    RequestedMerge,
+    StagePlanner,
+)
 from hetjax.runtimes.mesh.mesh_clock import MeshClock
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 from hetjax.runtimes.mesh.mesh_programs import STEPS, Spec, SuperstepInputs
 from hetjax.runtimes.mesh.superstep import (
     DeferredOutcome,
+    Feed,
     Numbers,
     Superstep,
     may_unroll,

@@ -5,7 +5,7 @@ import pytest
 from real_runs import DATA, TASK
 
 import hetjax as hj
-from hetjax.runtimes.mesh import mesh_step_modes
+from hetjax.runtimes.mesh import open_mesh
 
 STRATEGY = hj.local_sgd(batch_size=4, learning_rate=0.05, local_steps=2)
 
@@ -25,7 +25,7 @@ def measured(monkeypatch, tmp_path):
     class Modes(list):
         of = None
 
-    modes, inner = Modes(), mesh_step_modes._seconds
+    modes, inner = Modes(), open_mesh._seconds
     monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
 
     def seconds(waves, job, rows):
@@ -34,8 +34,8 @@ def measured(monkeypatch, tmp_path):
             return [modes.of[waves._step_mode]]
         return inner(waves, job, rows)
 
-    monkeypatch.setattr(mesh_step_modes, "_seconds", seconds)
-    monkeypatch.setattr(mesh_step_modes, "SECONDS", 0.0)
+    monkeypatch.setattr(open_mesh, "_seconds", seconds)
+    monkeypatch.setattr(open_mesh, "SECONDS", 0.0)
     return modes
 
 
@@ -59,15 +59,15 @@ def measured(monkeypatch, tmp_path):
     ],
 )
 def test_candidates(most, slots, of_table, small, expected):
-    assert mesh_step_modes.candidates(most, slots, of_table, small) == expected
+    assert open_mesh.candidates(most, slots, of_table, small) == expected
 
 
 @pytest.mark.full
 def test_a_mode_is_measured_once_and_kept(measured):
     first = train()
-    assert measured == mesh_step_modes.PASSES * ["fused", "unrolled", "vmapped"]
+    assert measured == open_mesh.PASSES * ["fused", "unrolled", "vmapped"]
     again = train()
-    assert len(measured) == 3 * mesh_step_modes.PASSES
+    assert len(measured) == 3 * open_mesh.PASSES
     assert again.step_modes == first.step_modes
 
 

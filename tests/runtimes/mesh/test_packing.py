@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from hetjax.runtimes.mesh.input_packing import LARGE, pack, unpack
+from hetjax.runtimes.mesh.superstep import LARGE, pack, unpack
 
 DTYPES = (np.float32, np.int32, np.uint32, np.bool_, np.int8, np.uint8, np.float16)
 SIDES = st.integers(0, 4)

@@ -7,7 +7,7 @@ from real_runs import DATA, TASK
 
 import hetjax as hj
 from hetjax import local, merge, schedule
-from hetjax.runtimes.mesh.mesh_fit import misfit_of_machine
+from hetjax.runtimes.mesh.mesh_layout import misfit_of_machine
 from hetjax.strategies import Strategy
 
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
