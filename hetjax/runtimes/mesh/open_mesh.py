@@ -1,4 +1,9 @@
-"""Preparation of a run on a mesh: measure the devices, choose how steps run."""
+"""Preparation of a run on a mesh: measure the devices, choose the step mode.
+
+The fastest step mode for one worker need not be the fastest for a program with the
+steps of several workers: if they are unrolled, XLA runs those of different workers
+concurrently. So supersteps are timed in each mode, once; the timings are cached.
+"""
 
 import time
 from collections.abc import Callable
@@ -31,18 +36,21 @@ from hetjax.schedule.action_checks import begin
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import header
 
-# [s] that others wait for one that measures or evaluates; a death is noticed sooner
+# [s] to wait for a process that measures or evaluates; dead ones are detected earlier
 _LONG = 3600.0
+GAIN = 0.03  # by which a step mode must be faster than the first candidate
+PASSES = 3  # over the step modes
+SECONDS = 0.1  # minimum per step mode and pass
 
 
 def open_mesh(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
     """Return the runtime of a mesh of the machine's devices."""
     check_fits(job.name, machine, strategy, recorded=job.trace is not None)
     layout, processes = layout_of(machine), here()
-    if not layout.is_alone:
+    if not layout.is_single_process:
         processes.agree(_facts(machine, strategy, job))
     timer = StepTimer(StepSettings.of(strategy), job)
-    # not those of `jax.local_devices()`, which are of JAX's default platform alone
+    # not `jax.local_devices()`, which are of JAX's default platform alone
     own = jax.process_index()
     mine = machine.subset(
         [w.name for w in machine.workers if w.device.process_index == own]
@@ -56,14 +64,16 @@ def open_mesh(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
     infos = machine.infos(costs)
     if machine.step_mode is not None:
         return mesh_runtime(layout, strategy, job, infos, machine.step_mode)
-    step_mode = _of_first(lambda: _chosen(timer, layout, strategy, job, infos))
+    step_mode = _chosen_by_first(
+        lambda: _measured_step_mode(timer, layout, strategy, job, infos)
+    )
     fast = loops_are_fast(job, layout.devices[0].platform)
-    longer = "fused" if fast else "dispatch"
-    return mesh_runtime(layout, strategy, job, infos, step_mode, longer)
+    long_step_mode = "fused" if fast else "dispatch"
+    return mesh_runtime(layout, strategy, job, infos, step_mode, long_step_mode)
 
 
-def _of_first(choose: Callable[[], str]) -> str:
-    """What process 0 chooses; if it fails, all fail."""
+def _chosen_by_first(choose: Callable[[], str]) -> str:
+    """Return the choice of process 0; if it fails, all fail."""
     processes, found, failed = here(), {}, None
     if processes.index == 0:
         try:
@@ -80,7 +90,7 @@ def _of_first(choose: Callable[[], str]) -> str:
 
 
 def _facts(machine: LocalMachine, strategy: Strategy, job: Job) -> dict[str, str]:
-    """What all processes of a run must have in common."""
+    """The facts that all processes of a run must agree on."""
     about = header(strategy, job, {}, 0, [])
     versions = {m.__name__: m.__version__ for m in (jax, jaxlib, np)}
     names = {
@@ -102,16 +112,16 @@ def mesh_runtime(
     job: Job,
     infos: tuple[WorkerInfo, ...],
     step_mode: str,
-    longer: str = "",
+    long_step_mode: str = "",
 ) -> Runtime:
     """The runtime of workers whose measured step times are in `infos`.
 
-    `longer` is the step mode of waves that are too long to unroll.
+    `long_step_mode` is the step mode of supersteps that are too long to unroll.
     """
-    algorithm, planner = _parts(layout, strategy, job, infos)
+    algorithm, planner = _algorithm_and_planner(layout, strategy, job, infos)
     device = layout.devices[layout.local[0]]
-    # programs with collectives that queue on several CPU devices can block each other:
-    # each device needs a thread of its own until all have arrived
+    # queued programs with collectives can deadlock on several CPU devices: each device
+    # needs a thread of its own until all have arrived
     queues = device.platform != "cpu" or len(layout.devices) == 1
     waves = Supersteps(
         algorithm,
@@ -120,17 +130,17 @@ def mesh_runtime(
         job,
         step_mode=step_mode,
         ahead=int(queues),
-        longer=longer,
+        long_step_mode=long_step_mode,
         explain=blame,
     )
-    # where losses are observed, the next round cannot be drawn before they are known
+    # a sampler that observes losses needs them before it draws the next round
     fast = loops_are_fast(job, device.platform)
-    several = fast and not algorithm.keeps and step_mode != "dispatch"
+    several = fast and not algorithm.observes_losses and step_mode != "dispatch"
     clock = MeshClock(infos, several=several)
-    waves.hear(clock)
+    waves.connect(clock)
     kept = CheckpointSupport("mesh", at_rest=True)
-    if not layout.is_alone:
-        kept = kept._replace(hear_due=clock.hear_due)
+    if not layout.is_single_process:
+        kept = kept._replace(hear_due=clock.broadcast_due)
     return Runtime(
         clock,
         MeshPlayer(strategy, job, waves, clock),
@@ -145,10 +155,10 @@ def mesh_runtime(
     )
 
 
-def _parts(
+def _algorithm_and_planner(
     layout: MeshLayout, strategy: Strategy, job: Job, infos: tuple[WorkerInfo, ...]
 ) -> tuple[Algorithm, StagePlanner]:
-    """What the programs are made of, and who plans their merges."""
+    """Return the parts of the programs, and the planner of their merges."""
     topology = strategy.policy.topology(infos)
     planner = StagePlanner(layout, topology, len(strategy.merges))
     return Algorithm(
@@ -159,14 +169,14 @@ def _parts(
         levels=tuple(planner.state_keys.items()),
         root=planner.root_key,
         resets=job.on_nan == "reset",
-        keeps=strategy.sampler.observe is not None,
+        observes_losses=strategy.sampler.observe is not None,
     ), planner
 
 
 def _gathered(algorithm: Algorithm, layout: MeshLayout) -> str:
-    """What merges that are written on tuples cost; "" without any.
+    """A note on the memory that merges written on tuples need; "" without any.
 
-    A merge of nodes above gathers fewer members than there are workers.
+    A merge of member nodes gathers fewer members than there are workers.
     """
     merges = algorithm.merges
     if all(merge.takes_groups for merge in merges) or len(layout.devices) == 1:
@@ -185,34 +195,32 @@ def _gathered(algorithm: Algorithm, layout: MeshLayout) -> str:
 
 
 def _shared(clock: MeshClock, layout: MeshLayout) -> dict[str, Any]:
-    """What makes all processes do the same: process 0 decides."""
-    if layout.is_alone:
+    """The hooks by which all processes follow the decisions of process 0."""
+    if layout.is_single_process:
         return {}
     share = partial(here().first, "evaluation", timeout=_LONG)
-    interrupt = clock.hear_interrupt
+    interrupt = clock.broadcast_interrupt
     return {"shared": share, "hear_interrupt": interrupt, "leave": leave}
 
 
-def _chosen(
+def _measured_step_mode(
     timer: StepTimer,
     layout: MeshLayout,
     strategy: Strategy,
     job: Job,
     infos: tuple[WorkerInfo, ...],
 ) -> str:
-    """The step mode that is fastest for the steps of the policy's first wave."""
+    """Return the step mode that is fastest for the policy's first superstep."""
     _, actions = begin(strategy.policy, infos, len(job.train))
     rounds = dict(actions.dispatch)
-    if not rounds:  # the policy waits for something
+    if not rounds:  # the policy begins without rounds
         return "fused"
-    algorithm, planner = _parts(layout, strategy, job, infos)
+    algorithm, planner = _algorithm_and_planner(layout, strategy, job, infos)
     mode, _ = choose_step_mode(algorithm, planner, layout, job, timer, rounds)
     return mode
 
 
-GAIN = 0.03  # by which a step mode must be faster than the first of the candidates
-PASSES = 3  # over the step modes
-SECONDS = 0.1  # of a step mode in a pass, at least
+# -- the step mode ---------------------------------------------------------------------
 
 
 def choose_step_mode(
@@ -223,10 +231,10 @@ def choose_step_mode(
     timer: StepTimer,
     rounds: dict[int, LocalRound],
 ) -> tuple[str, dict[str, float]]:
-    """Choose the step mode of waves like the one of these `rounds` by worker.
+    """Choose the step mode of supersteps like that of these `rounds` by worker.
 
-    Only this process's devices are used. Returns (step mode, seconds of a wave without
-    merges in each step mode that was tried).
+    Only this process's devices are used. Returns (step mode, seconds of a superstep
+    without merges in each step mode that was tried).
     """
     local = MeshLayout(
         tuple(layout.devices[i] for i in layout.local), layout.workers_per_device
@@ -248,9 +256,11 @@ def choose_step_mode(
 
     def measure() -> dict[str, float]:
         found: dict[str, list[float]] = {mode: [] for mode in tried}
-        for mode in PASSES * tried:  # in turns: the machine may be busy for a while
-            waves = Supersteps(algorithm, local, planner, job, step_mode=mode, ahead=0)
-            found[mode] += _seconds(waves, job, rows)
+        for mode in PASSES * tried:  # interleaved: the machine may be busy for a while
+            supersteps = Supersteps(
+                algorithm, local, planner, job, step_mode=mode, ahead=0
+            )
+            found[mode] += _time_supersteps(supersteps, job, rows)
         return {mode: median(seconds) for mode, seconds in found.items()}
 
     about = (
@@ -267,35 +277,41 @@ def choose_step_mode(
     return best if worth else tried[0], seconds
 
 
-def candidates(most: int, slots: int, of_table: str, small: bool) -> list[str]:
-    """The step modes that are worth a measurement, the likeliest first.
+def candidates(
+    max_steps: int, workers_per_device: int, of_table: str, small: bool
+) -> list[str]:
+    """The step modes that are worth a measurement, the most likely first.
 
-    `most` is the longest worker's number of steps; every worker of a device makes as
-    many if they are unrolled. `of_table` is the mode that a table has for a worker
-    alone: models that it does not fuse have slow loops. Models that are not `small`
-    compile for minutes if they are unrolled.
+    `max_steps` is the longest worker's number of steps, which all workers of a device
+    make if they are unrolled. `of_table` is the tabulated mode of a single worker:
+    models that it does not fuse have slow loops. Models that are not `small` compile
+    for minutes if they are unrolled.
     """
-    unrolled = ["unrolled"] if small and may_unroll(most, slots) else []
+    unrolled = (
+        ["unrolled"] if small and may_unroll(max_steps, workers_per_device) else []
+    )
     if of_table == "dispatch":
         return ["dispatch"]
     if of_table == "unrolled":
-        return [*unrolled, *(["dispatch"] if most > 1 or not unrolled else [])]
-    several = ["vmapped"] if slots > 1 else []
-    if most < 2:
+        return [*unrolled, *(["dispatch"] if max_steps > 1 or not unrolled else [])]
+    several = ["vmapped"] if workers_per_device > 1 else []
+    if max_steps < 2:
         return [*unrolled, *several] or ["fused"]
     return ["fused", *unrolled, *several]
 
 
-def _seconds(waves: Supersteps, job: Job, rows: list[list[np.ndarray]]) -> list[float]:
-    """The seconds of waves with these rows of every worker, on new replicas."""
-    waves.launches.begin(job.programs.init(jax.random.key(job.seed)))
+def _time_supersteps(
+    supersteps: Supersteps, job: Job, rows: list[list[np.ndarray]]
+) -> list[float]:
+    """Time supersteps with these rows of every worker, on new replicas [s]."""
+    supersteps.in_flight.begin(job.programs.init(jax.random.key(job.seed)))
     found: list[float] = []
     while len(found) < 2 or sum(found[1:]) < SECONDS:
         began = time.perf_counter()
         for k, own in enumerate(rows):
-            waves.start(Assignment(k, None, own, np.float32(1e-6), 0))
-        waves.next()
-        waves.complete()
-        waves.wait()
+            supersteps.start(Assignment(k, None, own, np.float32(1e-6), 0))
+        supersteps.advance()
+        supersteps.complete()
+        supersteps.wait()
         found.append(time.perf_counter() - began)
     return found[1:]  # the first one compiles
