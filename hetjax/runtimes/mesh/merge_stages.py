@@ -200,9 +200,8 @@ class StagePlanner:
             stage = stage._replace(whole=True)
             return _Outline(stage, numbers, table, where, present, covers_all=True)
         names = self._member_names(stage)
-        per_device = (
-            self._layout.workers_per_device if stage.replicated_over is None else 1
-        )
+        of_workers = stage.replicated_over is None
+        per_device = self._layout.workers_per_device if of_workers else 1
         table = np.zeros((devices, fields, len(names)), np.float32)
         table[:, _WORKER] = names
         present = np.zeros((devices, per_device + 1), bool)
@@ -364,9 +363,7 @@ def run_stage(
     for key, member in zip(stage.members, after, strict=True):
         from_parent = programs.from_parent(algorithm.merge_of(key))
         below = from_parent(states[key], member)
-        if (
-            not stage.whole
-        ):  # then each device is below one member node, which may be absent
+        if not stage.whole:  # each device is below one member node, maybe absent
             below = select(here[0], below, states[key])
         states[key] = below
     return replicas, states, accuracy

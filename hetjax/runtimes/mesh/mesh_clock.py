@@ -35,7 +35,7 @@ from hetjax.machine import (
 from hetjax.machine.event_queue import check_members
 from hetjax.runtimes.mesh.superstep import ControlMessage, Superstep
 
-LAUNCH_SECONDS = 16e-3  # [s] of supersteps per launch, if they are shorter
+LAUNCH_SECONDS = 16e-3  # [s] target for launches of several short supersteps
 MAX_PER_LAUNCH = 16  # supersteps
 _MIN_MEASURED = 10  # supersteps measured before their number per launch is chosen
 _MICRO = 1_000_000
@@ -150,9 +150,8 @@ class MeshClock(Checkpointable):
         """The control message that process 0 broadcasts with a launch."""
         seconds, micro = divmod(int(_MICRO * self.seconds()), _MICRO)
         pressed, due = bool(self._pressed()), self._is_due(self._evals)
-        return ControlMessage(
-            seconds, micro, int(pressed), self._own_per_launch, int(due)
-        )
+        number = self._own_per_launch
+        return ControlMessage(seconds, micro, int(pressed), number, int(due))
 
     def broadcast_interrupt(self, pressed: Callable[[], str]) -> Callable[[], bool]:
         """Broadcast Ctrl-C with the next launch; no process stops by itself."""
@@ -311,9 +310,9 @@ def _fixed_workers(info: WorkerInfo) -> ValueError:
 
 
 class RateEstimate(Checkpointable):
-    """The ratio of true to planned seconds, from which ends of supersteps are expected.
+    """The ratio of true to planned seconds, which predicts the ends of supersteps.
 
-    In a run of several processes, all must expect the same ends, as they decide when to
+    In a run of several processes, all must predict the same ends, which decide when to
     evaluate. They use the time stamps of process 0, which every launch broadcasts.
     """
 
@@ -326,15 +325,15 @@ class RateEstimate(Checkpointable):
         self._last: tuple[float, float] | None = None  # stamp and planned seconds
 
     def measure(self, planned: float, launched: float, done: float) -> None:
-        """Update the ratio from a launch with times [s] `launched` and `done`.
+        """Record a launch of `planned` seconds, from `launched` to `done` [s].
 
-        A launch without steps has 0 `planned` seconds and leaves the ratio as it is.
+        A launch without steps has 0 planned seconds and leaves the ratio as it is.
         """
         self._update(planned, done - max(self.done, launched))
         self.done = done
 
     def receive(self, planned: float, stamp: float) -> None:
-        """Update the ratio from a launch that process 0 began at `stamp` [s].
+        """Record a launch of `planned` seconds that process 0 began at `stamp` [s].
 
         Its end is an estimate until the next stamp arrives.
         """

@@ -1,8 +1,8 @@
 """The player of a mesh: it collects supersteps and launches them as programs.
 
 Replicas stay on their devices. A round joins the forming superstep; a merge joins the
-one with arrivals being handled, which is launched when the clock has no more events of
-it. So the tape runs ahead of the devices, and results are deferred.
+one whose arrivals are being handled, which is launched when the clock has no more of
+its events. So the tape runs ahead of the devices, and results are deferred.
 """
 
 from typing import Any
@@ -60,7 +60,7 @@ class MeshPlayer:
             Arrival: lambda arrival: self._supersteps.finish(arrival.worker),
             tape.MergeReplicas: self._merge,
             tape.EvaluateRoot: lambda e: self._evaluator.look(self),
-            tape.Synchronize: lambda settle: self._supersteps.synchronize(),
+            tape.Synchronize: lambda instruction: self._supersteps.synchronize(),
         }
 
     # -- turns -------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class MeshPlayer:
         )
 
     def _merge(self, merge: tape.MergeReplicas) -> None:
-        """Add a merge to the superstep with arrivals being handled."""
+        """Add a merge to the superstep whose arrivals are being handled."""
         action = merge.action
         for member in action.members:
             if member in self._from_root:

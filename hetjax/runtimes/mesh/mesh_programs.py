@@ -60,7 +60,9 @@ class SuperstepInputs(NamedTuple):
     steps: Any  # (): none
     stats: tuple[Any, ...]  # of each stage: [fields, members]
     taking_part: tuple[Any, ...]  # of each stage: [members of this device + 1]
-    message: Any  # [5] int32, a `ControlMessage`, zeros on other devices; or ()
+    # [5] int32, a `ControlMessage`; zeros except on the first device of each process;
+    # () for a single process
+    message: Any
 
 
 def begin_program(algorithm: Algorithm, layout: MeshLayout) -> Callable:

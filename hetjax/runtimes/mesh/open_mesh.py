@@ -287,9 +287,8 @@ def candidates(
     models that it does not fuse have slow loops. Models that are not `small` compile
     for minutes if they are unrolled.
     """
-    unrolled = (
-        ["unrolled"] if small and may_unroll(max_steps, workers_per_device) else []
-    )
+    unrolls = small and may_unroll(max_steps, workers_per_device)
+    unrolled = ["unrolled"] if unrolls else []
     if of_table == "dispatch":
         return ["dispatch"]
     if of_table == "unrolled":

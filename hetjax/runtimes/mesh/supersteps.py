@@ -42,10 +42,9 @@ class LaunchPart(NamedTuple):
 
     def is_like(self, other: "LaunchPart") -> bool:
         """Whether one program can run both."""
-        same = (
-            self.spec == other.spec and self.superstep.bucket == other.superstep.bucket
-        )
-        return same and self.superstep.max_steps == other.superstep.max_steps
+        own, others = self.superstep, other.superstep
+        same_shape = own.bucket == others.bucket and own.max_steps == others.max_steps
+        return self.spec == other.spec and same_shape
 
 
 class Supersteps:
@@ -75,7 +74,7 @@ class Supersteps:
         self._feed = Feed(layout, job)
         self._forming: dict[int, Assignment] = {}
         self._from_root: set[int] = set()  # of the forming superstep
-        self._current: Superstep | None = None  # the one with arrivals being handled
+        self._current: Superstep | None = None  # its arrivals are being handled
         self._pending: list[LaunchPart] = []  # complete, but not yet launched
         self.per_launch: Callable[[], int] = lambda: 1  # supersteps of a launch
         held_out = self._feed.held_out()
@@ -91,13 +90,11 @@ class Supersteps:
         return self.in_flight.root_state()
 
     def connect(self, clock: MeshClock) -> None:
-        """Connect the clock, which is notified of done launches and sets their size."""
+        """Notify the clock of finished launches; it sets their number of supersteps."""
         programs, self.per_launch = self.in_flight, lambda: clock.per_launch
         programs.seconds, programs.paused = clock.seconds, clock.paused
-        programs.on_done, programs.control_message = (
-            clock.finish_launch,
-            clock.control_message,
-        )
+        programs.on_done = clock.finish_launch
+        programs.control_message = clock.control_message
 
     # -- collecting --------------------------------------------------------------------
 
@@ -126,7 +123,7 @@ class Supersteps:
         self._forming, self._from_root = {}, set()
 
     def request(self, merge: RequestedMerge) -> None:
-        """Add a merge to the superstep with arrivals being handled."""
+        """Add a merge to the superstep whose arrivals are being handled."""
         if merge.action.partners:
             raise ValueError(
                 f"a merge with partners {merge.action.partners} changes replicas of "
@@ -177,19 +174,17 @@ class Supersteps:
             broadcasts=not self.layout.is_single_process,
             stages=plan.stages,
         )
-        return LaunchPart(
-            superstep, spec, plan, self._feed.steps(superstep) if fresh else ()
-        )
+        steps = self._feed.steps(superstep) if fresh else ()
+        return LaunchPart(superstep, spec, plan, steps)
 
     def _mode_of(self, superstep: Superstep) -> str:
         unrolls = self._step_mode == "unrolled"
-        short = not unrolls or may_unroll(
-            superstep.max_steps, self.layout.workers_per_device
-        )
+        per_device = self.layout.workers_per_device
+        short = not unrolls or may_unroll(superstep.max_steps, per_device)
         return self._step_mode if short else self._long_step_mode
 
     def _without_reset(self, plan: MergeStages, superstep: Superstep) -> MergeStages:
-        """Set the local steps of replicas that were reset to 0 in later merges.
+        """Return the plan of later merges, in which reset replicas have made no steps.
 
         For merges that are launched with the steps, the program does that.
         """
@@ -214,11 +209,8 @@ class Supersteps:
         Its steps are done, and rounds that were not finite no longer count.
         """
         self._current = superstep = Superstep({}, Bucket(1))
-        superstep.fresh, superstep.known, superstep.numbers = (
-            False,
-            True,
-            {"finite": True},
-        )
+        superstep.fresh, superstep.known = False, True
+        superstep.numbers = {"finite": True}
 
     # -- launching ---------------------------------------------------------------------
 

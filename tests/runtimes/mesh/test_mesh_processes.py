@@ -28,7 +28,7 @@ def run(count, task, **environment):
 
 
 def results(found):
-    """What every process printed; they ended well."""
+    """Return what every process printed; all must succeed."""
     for status, out, err in found:
         assert status == 0, "\n".join([*out, *err])
     return [json.loads(out[-1]) for _, out, _ in found]
