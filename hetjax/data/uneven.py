@@ -1,8 +1,8 @@
-"""Batches of several workers in one shape, though their steps and sizes differ.
+"""Batches of several workers with different steps and sizes, padded to one shape.
 
-A program that runs on many devices at once takes inputs of one shape. Workers with
-fewer steps, or smaller batches, are padded; what is padding has weight 0, and steps
-beyond a worker's own are not run.
+A program that runs on many devices at once needs inputs of one shape. Workers with
+fewer steps or smaller batches are padded; padding has weight 0, and steps beyond a
+worker's own are not run.
 """
 
 from collections.abc import Sequence
@@ -32,18 +32,17 @@ def common_bucket(
     *,
     exact: bool = False,
 ) -> Bucket:
-    """The bucket that holds every batch of all workers.
+    """Return the bucket that holds every batch of all workers.
 
-    With `exact` all batches must have the same size, which is not padded (for models in
-    which padding would change the batch statistics). Errors: ValueError otherwise.
+    With `exact`, all batches must have the same size, which is not padded (for models
+    in which padding would change the batch statistics); else a ValueError is raised.
     """
     sizes = {len(r) for of_worker in rows for r in of_worker}
     if exact and len(sizes) > 1:
         raise ValueError(
-            f"batches of {', '.join(map(str, sorted(sizes)))} examples side by side "
+            f"batches of {', '.join(map(str, sorted(sizes)))} examples in one program "
             "would be padded, and padding would change the model's batch statistics: "
-            "give all workers one batch size, or run them apart "
-            '(placement="threads")'
+            'use one batch size for all workers, or placement="threads"'
         )
     matrices = sparse_leaves((split.x, split.y))
     lengths = [
@@ -58,22 +57,23 @@ def common_bucket(
 def make_uneven_batches(
     split: Split,
     rows: Sequence[Rows],
-    most: int,
+    max_steps: int,
     bucket: Bucket,
     places: tuple[int, ...] | None = None,
 ) -> Batch:
-    """Batches [*places, most, ...] of workers with up to `most` steps, each its rows.
+    """Return batches [*places, max_steps, ...] with the `rows` of every worker's steps.
 
-    `bucket` is that of `common_bucket`. The workers lie in `places`, a shape (default:
-    in a row).
+    `bucket` is that of `common_bucket`. `places` is the shape in which the workers are
+    arranged; by default, they are in a row.
     """
     places = places or (len(rows),)
     if split.sparse:
-        return _sparse(split, rows, (*places, most), bucket)
+        return _sparse(split, rows, (*places, max_steps), bucket)
     sizes = {len(r) for of_worker in rows for r in of_worker}
-    if sizes == {bucket.size} and all(len(of_worker) == most for of_worker in rows):
-        return _full(split, rows, (*places, most, bucket.size))
-    shape = len(rows), most, bucket.size
+    equal_steps = all(len(of_worker) == max_steps for of_worker in rows)
+    if sizes == {bucket.size} and equal_steps:
+        return _full(split, rows, (*places, max_steps, bucket.size))
+    shape = len(rows), max_steps, bucket.size
     taken = np.zeros(shape, np.int64)
     weight = np.zeros(shape, np.float32)
     count = np.ones(shape[:2], np.float32)
@@ -82,14 +82,14 @@ def make_uneven_batches(
             taken[k, i] = repeated(r, bucket.size)
             weight[k, i, : len(r)] = 1.0
             count[k, i] = len(r)
-    shape = *places, most, bucket.size
+    shape = *places, max_steps, bucket.size
     return _gathered(
         split, taken.reshape(shape), weight.reshape(shape), count.reshape(shape[:-1])
     )
 
 
 def _full(split: Split, rows: Sequence[Rows], shape: tuple[int, ...]) -> Batch:
-    """Dense batches without any padding."""
+    """Return dense batches without any padding."""
     taken = np.concatenate([r for of_worker in rows for r in of_worker]).reshape(shape)
     weight = np.ones(shape, np.float32)
     count = np.full(shape[:-1], shape[-1], np.float32)

@@ -15,7 +15,6 @@ import numpy as np
 
 from hetjax.checkpointable import Leaves
 from hetjax.data.dataset_checks import not_finite_advice, rows_not_finite
-from hetjax.data.finite import rows_not_finite
 from hetjax.data.held_out import FEW, held_out_rows
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job

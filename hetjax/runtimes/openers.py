@@ -14,7 +14,7 @@ from hetjax.engine.protocols import Runtime
 from hetjax.machine import Machine
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
 from hetjax.runtimes.cluster.open_cluster import open_cluster
-from hetjax.runtimes.mesh.mesh_fit import check_fits, misfit
+from hetjax.runtimes.mesh.mesh_layout import check_fits, misfit
 from hetjax.runtimes.mesh.open_mesh import open_mesh
 from hetjax.runtimes.recorded import open_recorded
 from hetjax.runtimes.simulated import open_simulated

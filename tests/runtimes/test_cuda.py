@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from cuda_cases import COMMON, DENSE
 from mesh_runs import MeshMachine, simulated_machine
-from mesh_runs import run as run_waves
+from mesh_runs import run as run_supersteps
 from real_runs import own_threads, poisoned_task
 from script_json import printed_by
 
@@ -194,7 +194,7 @@ def test_the_step_mode_of_each_kind_of_device_is_measured(gpu, monkeypatch, tmp_
     assert [set(seconds) for seconds in found] == [set(STEP_MODES)] * 2
 
 
-MESHED = {  # strategy, steps of a wave
+MESHED = {  # strategy, steps of a superstep
     "sync": (strategy("sync_sgd"), 1),
     "local steps": (hj.local_sgd(**COMMON, local_steps=(4, 2, 1, 4)), 4),
     "sma": (strategy("sma"), 2),
@@ -209,8 +209,8 @@ def test_a_mesh_of_one_gpu_equals_workers_one_by_one(gpu, name, step_mode):
     chosen, steps = MESHED[name]
     seconds = 5.5 * steps
     machine = MeshMachine(MeshLayout((gpu,), 4), step_mode)
-    actual = run_waves(machine, chosen, seconds)
-    expected = run_waves(simulated_machine(4), chosen, seconds)
+    actual = run_supersteps(machine, chosen, seconds)
+    expected = run_supersteps(simulated_machine(4), chosen, seconds)
     assert (actual.stopped, actual.merges) == ("", expected.merges)
     assert_close(actual.params, expected.params)
 

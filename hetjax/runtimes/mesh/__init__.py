@@ -1,12 +1,10 @@
-"""Replicas on a mesh: all local rounds of a wave, and the merges after them, in one
-program.
+"""Training on a mesh: each superstep (local rounds, then merges) is one program.
 
-`opening` prepares a run, `placing` says which strategies and machines fit. `layout` is
-where workers are, `plan` orders a wave's merges, `programs` compiles a wave, `feed`
-sends its batches, `waves` launches it and reads its numbers. `clock` and `player` are
-what the loop sees of that.
+`open_mesh` prepares a run. `mesh_layout` assigns workers to devices and checks which
+strategies and machines fit. `merge_stages` orders the merges of a superstep,
+`mesh_programs` compiles the superstep, `superstep` prepares its inputs, `supersteps`
+collects and launches them, and `in_flight` runs the programs and reads their results.
+The loop sees only `mesh_clock` and `mesh_player`.
 
-A run may have several processes: `processes` is all that the other modules need to know
-of them. `joining` starts JAX's distributed runtime, `peers` finds out who is alive, and
-`last_words` says it where that runtime aborts the process.
+A run may have several processes, see `hetjax.processes`.
 """

@@ -1,22 +1,25 @@
-"""The clock of a mesh: wall-clock seconds, in which whole waves pass.
+"""The clock of a mesh: wall-clock time, which advances by whole supersteps.
 
-The host handles a wave's arrivals before the devices have done its steps, so their
-times are planned: the wave begins when the one before it is expected to end, and takes
-the seconds that the workers were measured to need, times the ratio at which recent
-waves took longer. When a wave is done, its true end is known, and `corrected` maps
-planned times to true ones. Within a wave only the end is measured: a worker counts as
-busy for its measured step times and those of the other workers of its device, or less
-if the wave is shorter; the members of a merge wait until the last of them is done, and
-what is left of the wave counts as merging.
+The host handles the arrivals of a superstep before the devices have done its steps, so
+their times are planned: the superstep begins when the previous one is expected to end,
+and takes the measured seconds of its workers, times the ratio of true to planned
+seconds of recent supersteps. When it is done, its true end is known, and `time_map`
+maps planned times to true ones. Only the end of a superstep is measured: a worker
+counts as busy for its measured step times and those of the other workers of its device,
+or less if the superstep is shorter. The members of a merge wait until the last of them
+is done, and the rest of the superstep counts as merging.
 """
 
 import heapq
 import math
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hetjax.checkpointable import Checkpointable
 from hetjax.machine import (
@@ -32,76 +35,119 @@ from hetjax.machine import (
     WorkerInfo,
 )
 from hetjax.machine.event_queue import check_members
-from hetjax.runtimes.mesh.rate_estimate import RateEstimate
 from hetjax.runtimes.mesh.superstep import ControlMessage, Superstep
-from hetjax.runtimes.mesh.time_map import TimeMap
 
-AT_ONCE = 16e-3  # [s] of waves that are launched as one program, if they are shorter
-MOST_AT_ONCE = 16  # waves of a launch, at most
-_LOOKS = 10  # waves that are measured before their number in a launch is chosen
+LAUNCH_SECONDS = 16e-3  # [s] target for launches of several short supersteps
+MAX_PER_LAUNCH = 16  # supersteps
+_MIN_MEASURED = 10  # supersteps measured before their number per launch is chosen
 _MICRO = 1_000_000
-_SHORTEST = 1e-4  # [s] of a wave, also of one without steps
+_NEW_WEIGHT = 0.3  # weight of the last launch in the ratio
+_SHORTEST = 1e-4  # [s] of any superstep, even without steps
+
+
+class TimeMap(Checkpointable):
+    """Maps the planned times of a clock [s] to the true ones, which it learns later.
+
+    A clock adds intervals, which it planned one behind the other; times within one are
+    moved with it, in proportion.
+    """
+
+    changes = ("planned", "true")
+
+    def __init__(self):
+        """Start at 0 s, which is 0 s."""
+        self.planned, self.true = array("d", [0.0]), array("d", [0.0])
+
+    def __call__(self, planned: np.ndarray) -> np.ndarray:
+        """The true times of planned ones, of intervals that are known."""
+        return np.interp(planned, self.planned, self.true)
+
+    @property
+    def intervals(self) -> int:
+        """How many were added."""
+        return (len(self.true) - 1) // 2
+
+    @property
+    def end(self) -> float:
+        """The true end of the last interval [s]."""
+        return self.true[-1]
+
+    @end.setter
+    def end(self, true: float) -> None:
+        self.true[-1] = true
+
+    def add(self, start: float, end: float, seconds: float) -> None:
+        """Add an interval, which was planned; it took so many seconds.
+
+        It followed the one before at once.
+        """
+        self.planned.extend((start, end))
+        self.true.extend((self.end, self.end + seconds))
+
+    def start_at(self, time: float) -> None:
+        """Start at `time` [s]; times before it are final."""
+        self.planned, self.true = array("d", [0.0, time]), array("d", [0.0, time])
 
 
 class MeshClock(Checkpointable):
     """The clock of one run on a mesh.
 
-    Events of a wave come in the order of the workers, with the merges behind. A timer
-    comes between two waves: before the first wave that is expected to end after it.
+    The arrivals of a superstep come in the order of the workers, then its merges. A
+    timer comes between two supersteps: before the first one expected to end after it.
     """
 
     changes = (
         "now",
-        "_at_once",
+        "_own_per_launch",
         "_several",
-        "at_once",
+        "per_launch",
         "_shortest",
         "_events",
         "_timers",
         "_next_timer",
-        "_pace",
+        "_rate",
         "_last_end",
     )
 
     has_pending_joins = False
 
     def __init__(self, infos: Sequence[WorkerInfo], *, several: bool = False):
-        """`infos` hold the measured seconds of every worker's steps.
+        """`infos` have the measured seconds of every worker's steps.
 
-        `several`: may waves be launched several at a time, in a loop?
+        `several` allows launches of several supersteps, in a loop.
         """
         self.workers = tuple(infos)
         self.roster = Roster.of(self.workers)
         self.now = 0.0  # [s] planned time of the last event
         self._several = several
-        self._at_once = 1
-        self.at_once = 1  # waves that all processes launch at a time
-        self._shortest = math.inf  # [s] of a wave so far
+        self._own_per_launch = 1
+        self.per_launch = 1  # supersteps per launch of all processes
+        self._shortest = math.inf  # [s] of a superstep so far
         self._events: deque[Event] = deque()
-        self._rounds: dict[int, LocalRound] = {}  # of the wave that is forming
-        # its devices' measured seconds: a device makes its workers' steps in turn
+        self._rounds: dict[int, LocalRound] = {}  # of the forming superstep
+        # its devices' measured seconds; a device runs its workers one after another
         self._busy: dict[int | str, float] = {}
         self._device = [w.device or w.index for w in infos]
         self._timers: list[tuple[float, int, str]] = []
-        self._next_timer = 0  # its number: timers of equal time keep their order
+        self._next_timer = 0  # its number, which orders timers of equal time
         self._origin = self._paused = 0.0
-        self._under_way: deque[_Planned] = deque()  # waves that are not done
-        self._pace = RateEstimate()
-        self._last_end = 0.0  # [s] planned, of the last wave
-        self._stops = self._due = False  # did process 0 say so?
+        self._in_flight: deque[_Planned] = deque()  # supersteps that are not done
+        self._rate = RateEstimate()
+        self._last_end = 0.0  # [s] planned end of the last superstep
+        self._stops = self._due = False  # as process 0 has broadcast
         self._is_due: Callable[[int], bool] = lambda evals: False
         self._evals = 0
-        self._pressed: Callable[[], str] = lambda: ""  # the signal that came
-        self.time_map = TimeMap()  # of begins and ends of waves
+        self._pressed: Callable[[], str] = lambda: ""  # the signal received
+        self.time_map = TimeMap()  # of starts and ends of supersteps
 
     # -- time --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Let time run, from 0 s or from where the run was cut."""
+        """Start at 0 s, or at the time of the snapshot that was loaded."""
         self._origin, self._paused = time.perf_counter() - self.time_map.end, 0.0
 
     def seconds(self) -> float:
-        """The time by now [s]."""
+        """The current time [s]."""
         return time.perf_counter() - self._origin - self._paused
 
     @contextmanager
@@ -113,80 +159,87 @@ class MeshClock(Checkpointable):
         finally:
             self._paused += time.perf_counter() - began
 
-    def learn(
-        self, waves: tuple[Superstep, ...], done: float, word: ControlMessage | None
+    def finish_launch(
+        self,
+        supersteps: tuple[Superstep, ...],
+        done: float,
+        message: ControlMessage | None,
     ) -> None:
-        """A launch is done: note when, and what process 0 said with it.
+        """Record when a launch was done, and process 0's control message.
 
-        `waves` are those whose steps it made. They are done in the order in which they
-        were planned.
+        `supersteps` are those whose steps it made. They are done in the planned order.
         """
-        planned = [self._under_way.popleft() for _ in waves]
-        if not planned:  # more merges of a wave that was launched in parts
+        planned = [self._in_flight.popleft() for _ in supersteps]
+        if not planned:  # more merges of a superstep that was launched in parts
             self.time_map.end = done
-            if word is None:
-                self._pace.done = done
+            if message is None:
+                self._rate.done = done
             return
         seconds = sum(p.seconds for p in planned)
         learns = seconds if any(p.steps for p in planned) else 0.0
-        if word is None:
-            self._pace.measure(learns, waves[0].launched, done)
+        if message is None:
+            self._rate.measure(learns, supersteps[0].launched, done)
         else:
-            self._pace.hear(learns, word.seconds + word.micro / _MICRO)
-            self._stops = self._stops or bool(word.interrupted)
-            self._due = self._due or bool(word.due)
-        # a gap before the launch counts for the wave behind it
+            self._rate.receive(learns, message.seconds + message.microseconds / _MICRO)
+            self._stops = self._stops or bool(message.interrupted)
+            self._due = self._due or bool(message.due)
+        # a gap before the launch counts towards the superstep after it
         each = (done - self.time_map.end) / seconds
         for p in planned:
             self.time_map.add(p.start, p.end, each * p.seconds)
         self._shortest = min(self._shortest, each * planned[0].seconds)
-        # all processes have to launch the same waves together
-        own = self._choose_at_once(self._shortest)
-        self.at_once = own if word is None else word.at_once
+        # all processes must launch the same supersteps together
+        own = self._choose_per_launch(self._shortest)
+        self.per_launch = own if message is None else message.per_launch
 
-    def word(self) -> ControlMessage:
-        """What this process says with a launch, if it is process 0."""
+    def control_message(self) -> ControlMessage:
+        """The control message that process 0 broadcasts with a launch."""
         seconds, micro = divmod(int(_MICRO * self.seconds()), _MICRO)
         pressed, due = bool(self._pressed()), self._is_due(self._evals)
-        return ControlMessage(seconds, micro, int(pressed), self._at_once, int(due))
+        number = self._own_per_launch
+        return ControlMessage(seconds, micro, int(pressed), number, int(due))
 
-    def hear_interrupt(self, pressed: Callable[[], str]) -> Callable[[], bool]:
-        """Tell all with the next launch that Ctrl-C came; none stops by itself."""
+    def broadcast_interrupt(self, pressed: Callable[[], str]) -> Callable[[], bool]:
+        """Broadcast Ctrl-C with the next launch; no process stops by itself."""
         self._pressed = pressed
         return lambda: self._stops
 
-    def hear_due(self, is_due: Callable[[int], bool]) -> Callable[[int], bool]:
-        """Tell all with the next launch that the run should be kept."""
+    def broadcast_due(self, is_due: Callable[[int], bool]) -> Callable[[int], bool]:
+        """Broadcast with the next launch that a snapshot is due."""
         self._is_due = is_due
 
-        def heard(evals: int) -> bool:
+        def received(evals: int) -> bool:
             self._evals = evals
             return self._due
 
-        return heard
+        return received
 
-    def _choose_at_once(self, seconds: float) -> int:
-        """How many waves of so many seconds to launch at a time; chosen once."""
-        if self._at_once == 1 and self._several and self.time_map.intervals >= _LOOKS:
-            number = max(1.0, min(MOST_AT_ONCE, AT_ONCE / seconds))
-            self._at_once, self._several = 2 ** int(math.log2(number)), False
-        return self._at_once
+    def _choose_per_launch(self, seconds: float) -> int:
+        """Choose, once, the number of supersteps of these `seconds` per launch."""
+        if (
+            self._own_per_launch == 1
+            and self._several
+            and self.time_map.intervals >= _MIN_MEASURED
+        ):
+            number = max(1.0, min(MAX_PER_LAUNCH, LAUNCH_SECONDS / seconds))
+            self._own_per_launch, self._several = 2 ** int(math.log2(number)), False
+        return self._own_per_launch
 
     def _expected_start(self) -> float:
-        """When the wave that is forming can begin [s]; planned ones may end later."""
-        seconds = sum(p.seconds for p in self._under_way) * self._pace.ratio
-        return self._pace.done + seconds
+        """When the forming superstep can begin [s]; planned ones may end later."""
+        seconds = sum(p.seconds for p in self._in_flight) * self._rate.ratio
+        return self._rate.done + seconds
 
-    # -- saved and taken up again ------------------------------------------------------
+    # -- saved and resumed -------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
-        """Return the clock when no worker has a round, and all waves are done."""
-        self._due = False  # what was said with the last one was heard
+        """Save the clock when no worker has a round and all supersteps are done."""
+        self._due = False  # this is the snapshot that was due
         return super().save()
 
     def start_at(self, time: float) -> None:
         """Start at `time` [s]."""
-        self.now = self._last_end = self._pace.done = time
+        self.now = self._last_end = self._rate.done = time
         self.time_map.start_at(time)
 
     # -- actions -----------------------------------------------------------------------
@@ -194,7 +247,7 @@ class MeshClock(Checkpointable):
     def dispatch(
         self, worker: int, local_round: LocalRound, nonzeros: Sequence[int]
     ) -> Arrival:
-        """Give a worker a round in the next wave; only its start is planned so far."""
+        """Add a round to the forming superstep; only its start is planned so far."""
         del nonzeros
         seconds = local_round.local_steps * self.workers[worker].seconds(
             local_round.size
@@ -206,7 +259,7 @@ class MeshClock(Checkpointable):
         return Arrival(worker, local_round, self._last_end, math.inf)
 
     def plan(self, merge: MergeRequest) -> PlannedMerge:
-        """Let a merge join the wave; it takes what is left of it."""
+        """Add a merge to the superstep; it takes the rest of its time."""
         check_members(merge.action, self.workers, self.roster)
         action, end = merge.action, max(self.now, self._last_end)
         merged = Merged(action.node, self.now, action.members, action.op)
@@ -222,20 +275,20 @@ class MeshClock(Checkpointable):
         raise _fixed_workers(self.workers[worker])
 
     def set_timer(self, name: str, time: float) -> None:
-        """Ask for a Timer event between two waves, at about `time` [s]."""
+        """Request a Timer event between two supersteps, at about `time` [s]."""
         heapq.heappush(self._timers, (time, self._next_timer, name))
         self._next_timer += 1
 
     # -- events ------------------------------------------------------------------------
 
     def next(self) -> Event | None:
-        """The next event of the wave, a timer, or the first event of the next wave."""
+        """Return the next event of this superstep, a timer, or one of the next."""
         if not self._events:
             if self._timer_is_due():
                 seconds, _, name = heapq.heappop(self._timers)
                 return Timer(name, seconds)
             if self._rounds:
-                self._plan_wave()
+                self._plan_superstep()
         if not self._events:
             return None
         event = self._events.popleft()
@@ -245,17 +298,17 @@ class MeshClock(Checkpointable):
 
     @property
     def superstep_is_over(self) -> bool:
-        """Are all events of the wave handled?"""
+        """Whether all events of the superstep are handled."""
         return not self._events
 
     @property
-    def has_to_know(self) -> bool:
-        """Must waves in flight be waited for, as the next event may be a timer?
+    def must_wait(self) -> bool:
+        """Whether to wait for supersteps in flight, as the next event may be a timer.
 
-        A timer is due before the wave that is forming ends, and then no wave runs on;
-        when they are done, it is better known when that will be.
+        A timer is due before the expected end of the forming superstep, which is
+        estimated more precisely when the supersteps in flight are done.
         """
-        return bool(self._under_way) and self._timer_is_due()
+        return bool(self._in_flight) and self._timer_is_due()
 
     def _timer_is_due(self) -> bool:
         return bool(self._timers) and self._timers[0][0] < self._expected_end()
@@ -263,22 +316,22 @@ class MeshClock(Checkpointable):
     def _expected_end(self) -> float:
         if not self._rounds:
             return math.inf
-        return self._expected_start() + self._pace.ratio * max(self._busy.values())
+        return self._expected_start() + self._rate.ratio * max(self._busy.values())
 
-    def _plan_wave(self) -> None:
-        """Plan the times of the wave that was forming."""
+    def _plan_superstep(self) -> None:
+        """Plan the times of the superstep that was forming."""
         busy, expected = self._busy, self._expected_start()
-        ratio, longest = self._pace.ratio, max(busy.values())
-        # where the plan is ahead of the devices, it slows down until they catch up
+        ratio, longest = self._rate.ratio, max(busy.values())
+        # a plan that is ahead of the devices slows down until they catch up
         start = max(self._last_end, expected)
         took = max(expected + ratio * longest - start, 0.5 * ratio * longest)
         end = start + took
-        # of the wave, each worker is busy for its device's measured seconds
+        # each worker is busy for its device's measured seconds of the superstep
         share = took / longest * min(1.0, 1 / ratio)
         finish = {k: start + share * busy[self._device[k]] for k in self._rounds}
         steps = any(r.local_steps for r in self._rounds.values())
         planned = _Planned(start, end, max(busy.values()), steps)
-        self._under_way.append(planned)
+        self._in_flight.append(planned)
         self._last_end = end
         self._events += [
             Arrival(k, r, start, finish[k]) for k, r in sorted(self._rounds.items())
@@ -287,16 +340,55 @@ class MeshClock(Checkpointable):
 
 
 class _Planned(NamedTuple):
-    """The planned times of a wave."""
+    """The planned times of a superstep."""
 
     start: float
     end: float
-    seconds: float  # that the longest round was measured to need
-    steps: bool  # are there any?
+    seconds: float  # measured, of the longest round
+    steps: bool  # whether it has steps
 
 
 def _fixed_workers(info: WorkerInfo) -> ValueError:
     return ValueError(
         f"the policy starts or stops {info.name}, but on a mesh the workers of a run "
-        'are fixed: take placement="threads"'
+        'are fixed: use placement="threads"'
     )
+
+
+class RateEstimate(Checkpointable):
+    """The ratio of true to planned seconds, which predicts the ends of supersteps.
+
+    In a run of several processes, all must predict the same ends, which decide when to
+    evaluate. They use the time stamps of process 0, which every launch broadcasts.
+    """
+
+    changes = ("ratio", "done")
+
+    def __init__(self):
+        """Start at 0 s, with a ratio of 1."""
+        self.ratio = 1.0
+        self.done = 0.0  # [s] end of the last launch that is done
+        self._last: tuple[float, float] | None = None  # stamp and planned seconds
+
+    def measure(self, planned: float, launched: float, done: float) -> None:
+        """Record a launch of `planned` seconds, from `launched` to `done` [s].
+
+        A launch without steps has 0 planned seconds and leaves the ratio as it is.
+        """
+        self._update(planned, done - max(self.done, launched))
+        self.done = done
+
+    def receive(self, planned: float, stamp: float) -> None:
+        """Record a launch of `planned` seconds that process 0 began at `stamp` [s].
+
+        Its end is an estimate until the next stamp arrives.
+        """
+        if self._last is not None:
+            before, seconds = self._last
+            self._update(seconds, stamp - before)
+        self._last = stamp, planned
+        self.done = stamp + self.ratio * planned
+
+    def _update(self, planned: float, took: float) -> None:
+        if planned:
+            self.ratio += _NEW_WEIGHT * (max(took, 0.0) / planned - self.ratio)

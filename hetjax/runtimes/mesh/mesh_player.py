@@ -1,8 +1,8 @@
-"""The player of a mesh: it collects supersteps, and launches them as programs.
+"""The player of a mesh: it collects supersteps and launches them as programs.
 
-Replicas stay on their devices. A round joins the wave that is forming, a merge the wave
-whose arrivals are handled; when the clock has no more events of it, it is launched. So
-the tape runs ahead of the devices, and results are known late.
+Replicas stay on their devices. A round joins the forming superstep; a merge joins the
+one whose arrivals are being handled, which is launched when the clock has no more of
+its events. So the tape runs ahead of the devices, and results are deferred.
 """
 
 from typing import Any
@@ -34,23 +34,23 @@ class MeshPlayer:
     run_turns = staticmethod(run_turns_alone)
 
     def __init__(
-        self, strategy: Strategy, job: Job, waves: Supersteps, clock: MeshClock
+        self, strategy: Strategy, job: Job, supersteps: Supersteps, clock: MeshClock
     ):
-        """`clock` tells when a superstep is over."""
-        self._job, self._waves, self._clock = job, waves, clock
+        """`clock` knows when a superstep is over."""
+        self._job, self._supersteps, self._clock = job, supersteps, clock
         self._merges = job.programs.merges_of(strategy)
         self._evaluator = Evaluator(job, None)
         self.look_at_all = self._evaluator.of_all
-        self._moved = False  # has a merge changed the root's model?
-        self._late: set[int] = set()  # workers that begin after that
+        self._moved = False  # whether a merge has changed the root's model
+        self._from_root: set[int] = set()  # workers that begin afterwards
 
     def open(self) -> None:
-        """Make the first model, and copy it to all devices."""
+        """Initialize the model, and copy it to all devices."""
         job = self._job
         with job.compilations.of("init"):
             initial = job.programs.init(jax.random.key(job.seed))
         self._like = jax.eval_shape(lambda *model: model, *initial)
-        self._waves.launches.begin(initial)
+        self._supersteps.in_flight.begin(initial)
         resets = job.on_nan == "reset"
         self.traits = Traits(
             tree.num_bytes(initial),
@@ -61,10 +61,10 @@ class MeshPlayer:
         self.plays = {
             tape.BeginReplica: self._begin,
             tape.StartRound: self._start,
-            Arrival: lambda arrival: self._waves.finish(arrival.worker),
+            Arrival: lambda arrival: self._supersteps.finish(arrival.worker),
             tape.MergeReplicas: self._merge,
             tape.EvaluateRoot: lambda e: self._evaluator.look(self),
-            tape.Synchronize: lambda settle: self._waves.synchronize(),
+            tape.Synchronize: lambda instruction: self._supersteps.synchronize(),
         }
 
     # -- turns -------------------------------------------------------------------------
@@ -72,48 +72,48 @@ class MeshPlayer:
     def flush(self) -> None:
         """Launch a superstep that is over."""
         if self._clock.superstep_is_over:
-            self._waves.complete()
-            if self._clock.has_to_know:
-                self._waves.wait()
+            self._supersteps.complete()
+            if self._clock.must_wait:
+                self._supersteps.wait()
 
     def close(self) -> list[int]:
-        """Wait for what was launched."""
-        self._waves.wait()
+        """Wait until all launches are done."""
+        self._supersteps.wait()
         return []
 
     # -- instructions ------------------------------------------------------------------
 
     def _begin(self, begin: tape.BeginReplica) -> None:
-        """All replicas were made with the first model; has the root moved since?"""
+        """Mark the worker if the root has moved since all replicas were created."""
         if self._moved:
-            self._late.add(begin.worker)
+            self._from_root.add(begin.worker)
 
     def _start(self, r: tape.StartRound) -> None:
-        """Let a round join the wave that is forming."""
-        if r.worker in self._late:
-            self._late.remove(r.worker)
-            self._waves.begin_late(r.worker)
-        self._waves.start(
+        """Add a round to the forming superstep."""
+        if r.worker in self._from_root:
+            self._from_root.remove(r.worker)
+            self._supersteps.begin_from_root(r.worker)
+        self._supersteps.start(
             Assignment(r.worker, None, r.rows, r.learning_rate, r.first_step)
         )
 
     def _merge(self, merge: tape.MergeReplicas) -> None:
-        """Let a merge join the wave whose arrivals are handled."""
+        """Add a merge to the superstep whose arrivals are being handled."""
         action = merge.action
         for member in action.members:
-            if member in self._late:
+            if member in self._from_root:
                 raise ValueError(
                     f"worker {member} takes part in a merge before its first round, "
-                    "but others have merged before: on a mesh a worker begins with a "
-                    'round; give it one, or take placement="threads"'
+                    "after others have merged; on a mesh a worker must begin with a "
+                    'round: dispatch one first, or use placement="threads"'
                 )
         changes = action.node == ROOT and action.op != MergeOp.FETCH
         self._moved = self._moved or changes
-        self._waves.ask(RequestedMerge(action, merge.stats))
+        self._supersteps.request(RequestedMerge(action, merge.stats))
 
     def model(self) -> Model:
         """Return the root's current model, on a device of this process."""
-        state = first_part(self._waves.root_state())
+        state = first_part(self._supersteps.root_state())
         merge, programs = self._merges[-1], self._job.programs
 
         def model(state: Any) -> Model:
@@ -128,35 +128,35 @@ class MeshPlayer:
         merge = self._merges[-1]
         if not merge.report:
             return {}
-        return counters(merge, on_device(first_part(self._waves.root_state())))
+        return counters(merge, on_device(first_part(self._supersteps.root_state())))
 
     # -- saved and resumed -------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
         """Return the replicas and states of this process's devices."""
-        self._waves.synchronize()
-        root = on_device(first_part(self._waves.root_state()))
+        self._supersteps.synchronize()
+        root = on_device(first_part(self._supersteps.root_state()))
         return {
             "root": Leaves(jax.tree.leaves(root)),
-            "mesh": self._waves.launches.save(),
-            "late": self._late,
+            "mesh": self._supersteps.in_flight.save(),
+            "from_root": self._from_root,
             "moved": self._moved,
         }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Continue from what `save` returned."""
-        self._waves.launches.load(saved["mesh"])
-        self._waves.resume()
-        self._late, self._moved = saved["late"], saved["moved"]
+        """Restore what `save` returned."""
+        self._supersteps.in_flight.load(saved["mesh"])
+        self._supersteps.resume()
+        self._from_root, self._moved = saved["from_root"], saved["moved"]
 
     def load_root(self, leaves: list[Any]) -> None:
-        """Continue from the root's arrays alone."""
+        """Restore all replicas from the root's arrays alone."""
         merge, programs = self._merges[-1], self._job.programs
         like = jax.eval_shape(programs.state(merge), *self._like)
         state = tree.filled(like, leaves, "the state of the root")
         model = programs.model(merge)(state, *programs.init(jax.random.key(0)))
-        self._waves.launches.begin(model, root=state)
+        self._supersteps.in_flight.begin(model, root=state)
 
     def model_of(self, leaves: list[Any]) -> Model:
-        """Return a model from a saved one's arrays."""
+        """Return the model with these saved arrays."""
         return self._job.programs.copies(tree.filled(self._like, leaves, "the model"))

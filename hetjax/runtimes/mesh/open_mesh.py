@@ -1,7 +1,14 @@
-"""Preparation of a run on a mesh: measure the devices, choose how steps run."""
+"""Preparation of a run on a mesh: measure the devices, choose the step mode.
 
+The fastest step mode for one worker need not be the fastest for a program with the
+steps of several workers: if they are unrolled, XLA runs those of different workers
+concurrently. So supersteps are timed in each mode, once; the timings are cached.
+"""
+
+import time
 from collections.abc import Callable
 from functools import partial
+from statistics import median
 from typing import Any
 
 import jax
@@ -12,37 +19,40 @@ from hetjax import tree
 from hetjax.engine.capabilities import CheckpointSupport, Coordination
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import StepSettings
+from hetjax.engine.player_parts import Assignment
 from hetjax.engine.protocols import Runtime
-from hetjax.machine import WorkerInfo
+from hetjax.machine import LocalRound, WorkerInfo
 from hetjax.processes.agreement import blame, here, leave
-from hetjax.runtimes.mesh.algorithm import Algorithm
-from hetjax.runtimes.mesh.merge_stages import StagePlanner
+from hetjax.runtimes.mesh.merge_stages import Algorithm, StagePlanner
 from hetjax.runtimes.mesh.mesh_clock import MeshClock
-from hetjax.runtimes.mesh.mesh_fit import check_fits, layout_of
-from hetjax.runtimes.mesh.mesh_layout import MeshLayout
+from hetjax.runtimes.mesh.mesh_layout import MeshLayout, check_fits, layout_of
 from hetjax.runtimes.mesh.mesh_player import MeshPlayer
-from hetjax.runtimes.mesh.mesh_step_modes import choose_step_mode
+from hetjax.runtimes.mesh.superstep import may_unroll
 from hetjax.runtimes.mesh.supersteps import Supersteps
 from hetjax.runtimes.real.measured_costs import measure_costs
+from hetjax.runtimes.real.step_mode_choice import measured_once
 from hetjax.runtimes.real.step_timer import StepTimer
-from hetjax.runtimes.step_modes import loops_are_fast
+from hetjax.runtimes.step_modes import is_small, loops_are_fast, step_mode_of_table
 from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.schedule.action_checks import begin
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import header
 
-# [s] that others wait for one that measures or evaluates; a death is noticed sooner
+# [s] to wait for a process that measures or evaluates; dead ones are detected earlier
 _LONG = 3600.0
+GAIN = 0.03  # by which a step mode must be faster than the first candidate
+PASSES = 3  # over the step modes
+SECONDS = 0.1  # minimum per step mode and pass
 
 
 def open_mesh(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
     """Return the runtime of a mesh of the machine's devices."""
     check_fits(job.name, machine, strategy, recorded=job.trace is not None)
     layout, processes = layout_of(machine), here()
-    if not layout.is_alone:
+    if not layout.is_single_process:
         processes.agree(_facts(machine, strategy, job))
     timer = StepTimer(StepSettings.of(strategy), job)
-    # not those of `jax.local_devices()`, which are of JAX's default platform alone
+    # not `jax.local_devices()`, which are of JAX's default platform alone
     own = jax.process_index()
     mine = machine.subset(
         [w.name for w in machine.workers if w.device.process_index == own]
@@ -56,14 +66,16 @@ def open_mesh(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
     infos = machine.infos(costs)
     if machine.step_mode is not None:
         return mesh_runtime(layout, strategy, job, infos, machine.step_mode)
-    step_mode = _of_first(lambda: _chosen(timer, layout, strategy, job, infos))
+    step_mode = _chosen_by_first(
+        lambda: _measured_step_mode(timer, layout, strategy, job, infos)
+    )
     fast = loops_are_fast(job, layout.devices[0].platform)
-    longer = "fused" if fast else "dispatch"
-    return mesh_runtime(layout, strategy, job, infos, step_mode, longer)
+    long_step_mode = "fused" if fast else "dispatch"
+    return mesh_runtime(layout, strategy, job, infos, step_mode, long_step_mode)
 
 
-def _of_first(choose: Callable[[], str]) -> str:
-    """What process 0 chooses; if it fails, all fail."""
+def _chosen_by_first(choose: Callable[[], str]) -> str:
+    """Return the choice of process 0; if it fails, all fail."""
     processes, found, failed = here(), {}, None
     if processes.index == 0:
         try:
@@ -80,7 +92,7 @@ def _of_first(choose: Callable[[], str]) -> str:
 
 
 def _facts(machine: LocalMachine, strategy: Strategy, job: Job) -> dict[str, str]:
-    """What all processes of a run must have in common."""
+    """The facts that all processes of a run must agree on."""
     about = header(strategy, job, {}, 0, [])
     versions = {m.__name__: m.__version__ for m in (jax, jaxlib, np)}
     names = {
@@ -102,35 +114,35 @@ def mesh_runtime(
     job: Job,
     infos: tuple[WorkerInfo, ...],
     step_mode: str,
-    longer: str = "",
+    long_step_mode: str = "",
 ) -> Runtime:
     """The runtime of workers whose measured step times are in `infos`.
 
-    `longer` is the step mode of waves that are too long to unroll.
+    `long_step_mode` is the step mode of supersteps that are too long to unroll.
     """
-    algorithm, planner = _parts(layout, strategy, job, infos)
+    algorithm, planner = _algorithm_and_planner(layout, strategy, job, infos)
     device = layout.devices[layout.local[0]]
-    # programs with collectives that queue on several CPU devices can block each other:
-    # each device needs a thread of its own until all have arrived
+    # queued programs with collectives can deadlock on several CPU devices: each device
+    # needs a thread of its own until all have arrived
     queues = device.platform != "cpu" or len(layout.devices) == 1
-    waves = Supersteps(
+    supersteps = Supersteps(
         algorithm,
         layout,
         planner,
         job,
         step_mode=step_mode,
         ahead=int(queues),
-        longer=longer,
+        long_step_mode=long_step_mode,
         explain=blame,
     )
-    # where losses are observed, the next round cannot be drawn before they are known
+    # a sampler that observes losses needs them before it draws the next round
     fast = loops_are_fast(job, device.platform)
-    several = fast and not algorithm.keeps and step_mode != "dispatch"
+    several = fast and not algorithm.observes_losses and step_mode != "dispatch"
     clock = MeshClock(infos, several=several)
-    waves.hear(clock)
+    supersteps.connect(clock)
     return Runtime(
         clock,
-        MeshPlayer(strategy, job, waves, clock),
+        MeshPlayer(strategy, job, supersteps, clock),
         {device.device_kind: step_mode},
         real=True,
         coordination=_coordination(clock, layout),
@@ -142,10 +154,10 @@ def mesh_runtime(
     )
 
 
-def _parts(
+def _algorithm_and_planner(
     layout: MeshLayout, strategy: Strategy, job: Job, infos: tuple[WorkerInfo, ...]
 ) -> tuple[Algorithm, StagePlanner]:
-    """What the programs are made of, and who plans their merges."""
+    """Return the parts of the programs, and the planner of their merges."""
     topology = strategy.policy.topology(infos)
     planner = StagePlanner(layout, topology, len(strategy.merges))
     return Algorithm(
@@ -156,14 +168,14 @@ def _parts(
         levels=tuple(planner.state_keys.items()),
         root=planner.root_key,
         resets=job.on_nan == "reset",
-        keeps=strategy.sampler.observe is not None,
+        observes_losses=strategy.sampler.observe is not None,
     ), planner
 
 
 def _gathered(algorithm: Algorithm, layout: MeshLayout) -> str:
-    """What merges that are written on tuples cost; "" without any.
+    """A note on the memory that merges written on tuples need; "" without any.
 
-    A merge of nodes above gathers fewer members than there are workers.
+    A merge of member nodes gathers fewer members than there are workers.
     """
     merges = algorithm.merges
     if all(merge.takes_groups for merge in merges) or len(layout.devices) == 1:
@@ -183,24 +195,120 @@ def _gathered(algorithm: Algorithm, layout: MeshLayout) -> str:
 
 def _coordination(clock: MeshClock, layout: MeshLayout) -> Coordination:
     """How all processes do the same: process 0 decides."""
-    if layout.is_alone:
+    if layout.is_single_process:
         return Coordination()
     share = partial(here().first, "evaluation", timeout=_LONG)
-    return Coordination(share, clock.hear_interrupt, clock.hear_due, leave)
+    return Coordination(share, clock.broadcast_interrupt, clock.broadcast_due, leave)
 
 
-def _chosen(
+def _measured_step_mode(
     timer: StepTimer,
     layout: MeshLayout,
     strategy: Strategy,
     job: Job,
     infos: tuple[WorkerInfo, ...],
 ) -> str:
-    """The step mode that is fastest for the steps of the policy's first wave."""
+    """Return the step mode that is fastest for the policy's first superstep."""
     _, actions = begin(strategy.policy, infos, len(job.train))
     rounds = dict(actions.dispatch)
-    if not rounds:  # the policy waits for something
+    if not rounds:  # the policy begins without rounds
         return "fused"
-    algorithm, planner = _parts(layout, strategy, job, infos)
+    algorithm, planner = _algorithm_and_planner(layout, strategy, job, infos)
     mode, _ = choose_step_mode(algorithm, planner, layout, job, timer, rounds)
     return mode
+
+
+# -- the step mode ---------------------------------------------------------------------
+
+
+def choose_step_mode(
+    algorithm: Algorithm,
+    planner: StagePlanner,
+    layout: MeshLayout,
+    job: Job,
+    timer: StepTimer,
+    rounds: dict[int, LocalRound],
+) -> tuple[str, dict[str, float]]:
+    """Choose the step mode of supersteps like that of these `rounds` by worker.
+
+    Only this process's devices are used. Returns (step mode, seconds of a superstep
+    without merges in each step mode that was tried).
+    """
+    local = MeshLayout(
+        tuple(layout.devices[i] for i in layout.local), layout.workers_per_device
+    )
+    device, first = local.devices[0], layout.local[0] * layout.workers_per_device
+    steps = tuple(
+        (rounds[k].local_steps, rounds[k].size) if k in rounds else (0, 1)
+        for k in range(first, first + local.num_workers)
+    )
+    tried = candidates(
+        max(number for number, _ in steps),
+        layout.workers_per_device,
+        step_mode_of_table(job, device.platform),
+        is_small(job),
+    )
+    if len(tried) < 2:
+        return tried[0], {}
+    rows = [timer.rows(*each) for each in steps]
+
+    def measure() -> dict[str, float]:
+        found: dict[str, list[float]] = {mode: [] for mode in tried}
+        for mode in PASSES * tried:  # interleaved: the machine may be busy for a while
+            supersteps = Supersteps(
+                algorithm, local, planner, job, step_mode=mode, ahead=0
+            )
+            found[mode] += _time_supersteps(supersteps, job, rows)
+        return {mode: median(seconds) for mode, seconds in found.items()}
+
+    about = (
+        len(local.devices),
+        local.workers_per_device,
+        steps,
+        tried,
+        algorithm.resets,
+    )
+    lowered = timer.lowered(device, max(size for _, size in steps)).as_text()
+    seconds = measured_once(measure, lowered, f"mesh {about}", device)
+    best = min(seconds, key=lambda mode: seconds[mode])
+    worth = seconds[best] < (1 - GAIN) * seconds[tried[0]]
+    return best if worth else tried[0], seconds
+
+
+def candidates(
+    max_steps: int, workers_per_device: int, of_table: str, small: bool
+) -> list[str]:
+    """The step modes that are worth a measurement, the most likely first.
+
+    `max_steps` is the longest worker's number of steps, which all workers of a device
+    make if they are unrolled. `of_table` is the tabulated mode of a single worker:
+    models that it does not fuse have slow loops. Models that are not `small` compile
+    for minutes if they are unrolled.
+    """
+    unrolls = small and may_unroll(max_steps, workers_per_device)
+    unrolled = ["unrolled"] if unrolls else []
+    if of_table == "dispatch":
+        return ["dispatch"]
+    if of_table == "unrolled":
+        return [*unrolled, *(["dispatch"] if max_steps > 1 or not unrolled else [])]
+    several = ["vmapped"] if workers_per_device > 1 else []
+    if max_steps < 2:
+        return [*unrolled, *several] or ["fused"]
+    return ["fused", *unrolled, *several]
+
+
+def _time_supersteps(
+    supersteps: Supersteps, job: Job, rows: list[list[np.ndarray]]
+) -> list[float]:
+    """Time supersteps with these rows of every worker, on new replicas [s]."""
+    supersteps.in_flight.begin(job.programs.init(jax.random.key(job.seed)))
+    found: list[float] = []
+    while len(found) < 2 or sum(found[1:]) < SECONDS:
+        began = time.perf_counter()
+        for k, own in enumerate(rows):
+            supersteps.start(Assignment(k, None, own, np.float32(1e-6), 0))
+        supersteps.advance()
+        supersteps.complete()
+        supersteps.wait()
+        found.append(time.perf_counter() - began)
+    return found[1:]  # the first one compiles

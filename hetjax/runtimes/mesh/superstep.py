@@ -1,58 +1,70 @@
-"""A wave: local rounds side by side, the merges after them, and what came of them."""
+"""A superstep: concurrent local rounds and the merges after them.
+
+`Superstep` and `DeferredOutcome` hold its rounds and results on the host, `Feed`
+gathers the inputs of its steps, and `pack` turns many small inputs into one array.
+"""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from jax import lax
 
 from hetjax.data.batching import Bucket
+from hetjax.data.uneven import common_bucket, make_uneven_batches
+from hetjax.engine.job import Job
 from hetjax.engine.local_steps import LONGEST
 from hetjax.engine.player_parts import Assignment
 from hetjax.runtimes.mesh.merge_stages import RequestedMerge
+from hetjax.runtimes.mesh.mesh_layout import MeshLayout
+from hetjax.tree import PyTree
 
-Numbers = dict[str, Any]
+Numbers = dict[str, Any]  # results of a program, by name
+# batches, step numbers, learning rates: [devices, workers of a device, ...]
+Steps = tuple[Any, Any, Any]
+
+MAX_UNROLLED = 64  # unrolled steps of all workers of a device; each is compiled
+LARGE_LEAF = 2**15  # bytes; larger leaves are sent by themselves
 
 
-MOST = 64  # steps of all workers of a device to unroll at most: each is compiled
-
-
-def may_unroll(most: int, slots: int) -> bool:
-    """Are so many steps, of so many workers of a device, few enough to be unrolled?"""
-    return most <= LONGEST and slots * most <= MOST
+def may_unroll(max_steps: int, workers_per_device: int) -> bool:
+    """Whether the steps of a device's workers are few enough to be unrolled."""
+    return max_steps <= LONGEST and workers_per_device * max_steps <= MAX_UNROLLED
 
 
 class ControlMessage(NamedTuple):
-    """What process 0 says with a launch: whole numbers, which a program carries.
+    """What process 0 broadcasts with a launch: integers, which a program carries.
 
-    That it is `interrupted` any process may say.
+    Any process may set `interrupted`.
     """
 
-    seconds: int  # when it was launched, [s] and [us]
-    micro: int
-    interrupted: int  # did Ctrl-C or SIGTERM come?
-    at_once: int  # waves to launch at a time
-    due: int = 0  # should the run be kept soon?
+    seconds: int  # launch time, [s] and [us]
+    microseconds: int
+    interrupted: int  # whether Ctrl-C or SIGTERM came
+    per_launch: int  # number of supersteps per launch
+    due: int = 0  # whether a snapshot is due
 
 
 class Superstep:
-    """The rounds of a wave by worker, and the merges that the policy asked for."""
+    """The rounds of a superstep by worker, and the merges that the policy requested."""
 
     def __init__(self, assignments: dict[int, Assignment], bucket: Bucket):
         """`bucket` is the shape of all batches."""
         self.assignments, self.bucket = assignments, bucket
-        self.late: frozenset[int] = frozenset()  # they begin from the root's model
-        self.most = max((len(a.rows) for a in assignments.values()), default=0)
-        self.asked: list[RequestedMerge] = []  # merges that are not launched yet
-        self.fresh = True  # are its steps not launched yet?
-        self.launched = math.inf  # [s]
-        self.numbers: Numbers = {}  # of what is done so far, on the host
-        self.known = False  # are its steps done, and their numbers here?
+        self.from_root: frozenset[int] = frozenset()  # workers that begin from it
+        self.max_steps = max((len(a.rows) for a in assignments.values()), default=0)
+        self.requested: list[RequestedMerge] = []  # merges not yet launched
+        self.fresh = True  # whether its steps are not yet launched
+        self.launched = math.inf  # launch time [s]
+        self.numbers: Numbers = {}  # results so far, on the host
+        self.known = False  # whether its steps are done, with numbers on the host
 
     def add(self, numbers: Numbers, step: int | None) -> None:
-        """Add what a program told: of all its steps, of merges, or of one `step`."""
+        """Add the results of a program: of all steps, of merges, or of one `step`."""
         mine = self.numbers
-        if step is not None and mine:  # some workers make no such step
+        if step is not None and mine:  # some workers do not make this step
             ran = np.zeros(len(numbers["means"]), bool)
             ran[[k for k, a in self.assignments.items() if len(a.rows) > step]] = True
             numbers["means"] = np.where(ran, numbers["means"], mine["means"])
@@ -63,45 +75,188 @@ class Superstep:
 
     @property
     def is_launched(self) -> bool:
-        """Is there nothing to launch?"""
-        return not self.fresh and not self.asked
+        """Whether nothing is left to launch."""
+        return not self.fresh and not self.requested
 
 
 class DeferredOutcome:
-    """The outcome of a local round on a mesh, whose numbers are known later.
+    """The outcome of a local round on a mesh, with numbers that are known later.
 
     See `hetjax.engine.protocols.RoundResult`.
     """
 
     def __init__(
-        self, wave: Superstep, worker: int, read: Callable[[Superstep], Numbers]
+        self, superstep: Superstep, worker: int, read: Callable[[Superstep], Numbers]
     ):
-        """`read` waits for the numbers of a wave."""
-        self._wave, self._worker, self._read = wave, worker, read
-        rows = wave.assignments[worker].rows
-        self.padded = len(rows) * wave.bucket.size - sum(map(len, rows))
+        """`read` waits for the numbers of a superstep."""
+        self._superstep, self._worker, self._read = superstep, worker, read
+        rows = superstep.assignments[worker].rows
+        self.padded = len(rows) * superstep.bucket.size - sum(map(len, rows))
 
     @property
     def known(self) -> bool:
-        """Is the wave done, and are its numbers on the host?"""
-        return self._wave.known
+        """Whether the superstep is done and its numbers are on the host."""
+        return self._superstep.known
 
     @property
     def mean(self) -> float:
         """The mean loss of the last step."""
-        return float(self._read(self._wave)["means"][self._worker])
+        return float(self._read(self._superstep)["means"][self._worker])
 
     @property
     def finite(self) -> bool:
-        """Are all numbers of the replica finite? If not, the program has reset it."""
-        numbers = self._read(self._wave)
+        """Whether the replica is finite; if not, the program has reset it."""
+        numbers = self._read(self._superstep)
         return bool(numbers["finite"][self._worker]) if "finite" in numbers else True
 
     @property
     def losses(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Rows and losses of all steps, if the sampler observes them."""
-        rows = self._wave.assignments[self._worker].rows
+        rows = self._superstep.assignments[self._worker].rows
         if rows and self.finite:
-            numbers = self._read(self._wave)
+            numbers = self._read(self._superstep)
             if "losses" in numbers:
                 yield np.stack(rows), numbers["losses"][self._worker][: len(rows)]
+
+
+# -- inputs ----------------------------------------------------------------------------
+
+
+class Feed:
+    """Gathers the inputs of supersteps for the devices of this process."""
+
+    def __init__(self, layout: MeshLayout, job: Job):
+        """Create the feed of one run."""
+        self._layout, self._job = layout, job
+        # this process's workers, in the order of its devices
+        n = layout.workers_per_device
+        self._mine = [d * n + i for d in layout.local for i in range(n)]
+
+    def superstep(self, assignments: dict[int, Assignment]) -> Superstep:
+        """Return the superstep of these rounds."""
+        job, chosen = self._job, dict(sorted(assignments.items()))
+        bucket = common_bucket(
+            job.train,
+            [a.rows for a in chosen.values()],
+            job.buckets,
+            exact=job.programs.exact,
+        )
+        return Superstep(chosen, bucket)
+
+    def steps(self, superstep: Superstep) -> Steps:
+        """Return the inputs of a superstep's steps on this process's devices."""
+        found = [superstep.assignments.get(k) for k in self._mine]
+        rows = [a.rows if a else () for a in found]
+        shape = len(self._layout.local), self._layout.workers_per_device
+        batches = make_uneven_batches(
+            self._job.train, rows, superstep.max_steps, superstep.bucket, shape
+        )
+        seed = self._job.seed
+        numbers = np.array(
+            [
+                (len(a.rows), seed, k, a.first_step, k in superstep.from_root)
+                if a
+                else (0, seed, k, 0, False)
+                for k, a in zip(self._mine, found, strict=True)
+            ],
+            np.uint32,
+        ).reshape(*shape, -1)
+        rates = np.array([a.learning_rate if a else 0 for a in found], np.float32)
+        return batches, numbers, rates.reshape(shape)
+
+    def step(self, steps: Steps, i: int) -> Steps:
+        """Return the inputs of step i alone, selected from those of all steps."""
+        batches, numbers, rates = steps
+        only = numbers.copy()
+        only[..., 0] = numbers[..., 0] > i
+        only[..., 3] = numbers[..., 3] + i
+        return jax.tree.map(lambda x: x[:, :, i : i + 1], batches), only, rates
+
+    def held_out(self) -> Any:
+        """Return the held-out batches [n, ...] and their number of examples, or ()."""
+        job = self._job
+        if not job.held_out:
+            return ()
+        stacked = jax.tree.map(
+            lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *job.held_out
+        )
+        return self._layout.replicate((stacked, np.float32(job.num_held_out)))
+
+
+# -- packing ---------------------------------------------------------------------------
+# Sending an array costs the host 50 to 100 us, however small it is. So leaves of 4-byte
+# numbers and flags go side by side into one buffer of 32-bit words; large leaves are
+# sent as they are.
+
+
+class Packing(NamedTuple):
+    """How a tree was packed; static, so that a program can unpack it."""
+
+    structure: Any
+    # of each leaf: its shape after [devices, supersteps], and dtype; None: not packed
+    leaves: tuple[tuple[tuple[int, ...], np.dtype] | None, ...]
+
+
+class Packed(NamedTuple):
+    """A packed tree, with leaves [devices, supersteps, ...]."""
+
+    words: Any  # [devices, supersteps, n] uint32
+    large: tuple[Any, ...]
+
+
+def pack(trees: Sequence[PyTree], devices: int) -> tuple[Packed, Packing]:
+    """Pack the trees of several supersteps, with leaves [devices, ...] on the host."""
+    columns = [jax.tree.leaves(tree) for tree in trees]
+    structure = jax.tree.structure(trees[0])
+    large, about, small = [], [], []
+    size = 1  # never empty: a program reads the number of supersteps off its shape
+    for leaves in zip(*columns, strict=True):
+        first = leaves[0]
+        if first.nbytes <= LARGE_LEAF and _fits(first.dtype):
+            about.append((first.shape[1:], first.dtype))
+            small.append((size, leaves))
+            size += first.size // devices
+        else:
+            about.append(None)
+            one = len(leaves) == 1
+            large.append(first[:, None] if one else np.stack(leaves, axis=1))
+    buffer = np.zeros((devices, len(trees), size), np.uint32)
+    for start, leaves in small:
+        end = start + leaves[0].size // devices
+        for i, leaf in enumerate(leaves):
+            buffer[:, i, start:end] = _as_words(leaf).reshape(devices, -1)
+    return Packed(buffer, tuple(large)), Packing(structure, tuple(about))
+
+
+def unpack(packed: Packed, packing: Packing) -> PyTree:
+    """Inside a program: return the tree of one superstep and device."""
+    large, start = iter(packed.large), 1
+    leaves = []
+    for about in packing.leaves:
+        if about is None:
+            leaves.append(next(large))
+            continue
+        shape, dtype = about
+        end = start + math.prod(shape)
+        leaf = packed.words[start:end].reshape(shape)
+        if dtype == np.bool_:
+            leaf = leaf != 0
+        elif dtype.itemsize == 4:
+            leaf = lax.bitcast_convert_type(leaf, dtype)
+        else:
+            leaf = leaf.astype(dtype)
+        leaves.append(leaf)
+        start = end
+    return jax.tree.unflatten(packing.structure, leaves)
+
+
+def _fits(dtype: np.dtype) -> bool:
+    """Whether conversion to a word and back preserves numbers of this type."""
+    return dtype.itemsize == 4 or (dtype.itemsize == 1 and dtype.kind in "biu")
+
+
+def _as_words(leaf: np.ndarray) -> np.ndarray:
+    """Return the bits of 4-byte numbers; smaller integers are converted."""
+    if leaf.dtype.itemsize != 4:
+        return leaf.astype(np.uint32)
+    return np.ascontiguousarray(leaf).view(np.uint32)

@@ -1,6 +1,6 @@
-"""One process of a run on a mesh, as a script: what it prints is compared.
+"""One process of a run on a mesh, as a script whose output the tests compare.
 
-Usage: mesh_process.py TASK DEVICES, where a run's time is scripted but for "die".
+Usage: mesh_process.py TASK
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from hetjax.runtimes.mesh.mesh_layout import MeshLayout  # noqa: E402
 
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
 STEPS = (4, 2, 1, 4)
-STRATEGIES = {  # strategy, steps of a wave
+STRATEGIES = {  # strategy, steps of a superstep
     "elastic": (hj.elastic_sgd(**COMMON, local_steps=2), 2),
     "biased": (hj.biased_local_sgd(**COMMON, local_steps=STEPS), 4),
     "fed_acc": (hj.fed_acc(**COMMON, local_steps=2), 2),
@@ -72,13 +72,13 @@ def train(strategy=STRATEGIES["elastic"][0], seconds=1.0, data=DATA, **options):
 
 
 def disagree():
-    """Process 1 was started with another setting."""
+    """Process 1 is started with another setting."""
     learning_rate = 0.1 + (HERE.index == 1)
     train(hj.elastic_sgd(batch_size=4, learning_rate=learning_rate, local_steps=2))
 
 
 def real():
-    """Wall-clock time: what happens when is process 0's word."""
+    """Wall-clock time, on which process 0 decides."""
     history = train(num_evals=4)
     print(json.dumps(digest(history)))
 
@@ -108,7 +108,7 @@ def callback():
 
 
 def leave():
-    """Process 1 leaves amid the run by an exception that nothing reports."""
+    """Process 1 leaves during the run, with an exception that nothing reports."""
 
     def on_eval(point):
         if HERE.index == 1 and point["updates"]:
@@ -118,7 +118,7 @@ def leave():
 
 
 def die():
-    """Process 1 is killed amid the run."""
+    """Process 1 is killed during the run."""
 
     def on_eval(point):
         if HERE.index == 1 and point["seconds"] >= 0.5:
@@ -128,7 +128,7 @@ def die():
 
 
 class Slow:
-    """Rows that take a while, in which other processes of the machine compute."""
+    """Rows that are slow to read, while other processes of the machine compute."""
 
     def __init__(self, split, seconds=0.0):
         self.split, self.seconds = split, seconds
@@ -141,14 +141,14 @@ class Slow:
         return self.split.x[row], int(self.split.y[row])
 
 
-def kept():
-    """A run in the folder $KEPT; $STOP: the signal, after so many evaluations, to whom.
+def checkpointed():
+    """A run in the folder $FOLDER; $STOP: a signal, after n evaluations, to a process.
 
     It is sent when all processes have a checkpoint. The run is long, since
-    a busy machine may stand still for seconds, which count.
+    a busy machine may stall for seconds, which count.
     """
     what, after, where = os.environ.get("STOP", "none 0 0").split()
-    calls, sent, folder = [], [], Path(os.environ["KEPT"])
+    calls, sent, folder = [], [], Path(os.environ["FOLDER"])
 
     def on_eval(point):
         calls.append(point["seconds"])
@@ -185,14 +185,14 @@ def kept():
         "signal": history.signal,
         "seconds": [p["seconds"] for p in history.evals],
         "calls": calls,
-        # their seconds are each process's own
+        # their seconds differ between the processes
         "cuts": [(cut.checkpoint, cut.why) for cut in history.interruptions],
     }
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    tasks = (equal, disagree, real, interrupt, callback, leave, die, kept)
+    tasks = (equal, disagree, real, interrupt, callback, leave, die, checkpointed)
     task = {t.__name__: t for t in tasks}[sys.argv[1]]
     try:
         task()

@@ -1,4 +1,4 @@
-"""Runs of so many waves on a mesh, in a time that is scripted."""
+"""Runs of `n` supersteps on a mesh, with scripted time."""
 
 import dataclasses
 
@@ -18,23 +18,23 @@ WORKERS = 8
 LAYOUTS = {"8 x 1": (8, 1), "4 x 2": (4, 2), "2 x 4": (2, 4), "1 x 8": (1, 8)}
 # programs of several workers per device take XLA seconds each
 ON_ALL = [
-    name if slots == 1 else pytest.param(name, marks=pytest.mark.full)
-    for name, (_, slots) in LAYOUTS.items()
+    name if per_device == 1 else pytest.param(name, marks=pytest.mark.full)
+    for name, (_, per_device) in LAYOUTS.items()
 ]
 
 
 def layout(name):
-    devices, slots = LAYOUTS[name]
-    return MeshLayout(tuple(jax.devices("cpu")[:devices]), slots)
+    devices, per_device = LAYOUTS[name]
+    return MeshLayout(tuple(jax.devices("cpu")[:devices]), per_device)
 
 
 @dataclasses.dataclass
 class MeshMachine:
-    """A machine whose runs are on a mesh; a step takes a second."""
+    """A machine that runs on a mesh, where a step takes a second."""
 
     where: MeshLayout
     step_mode: str = "fused"
-    at_once: int = 1
+    per_launch: int = 1
     real = True
 
     def open_runtime(self, strategy, job):
@@ -43,24 +43,25 @@ class MeshMachine:
             for k in range(self.where.num_workers)
         )
         runtime = mesh_runtime(self.where, strategy, job, infos, self.step_mode)
-        clock, launches = runtime.clock, runtime.player._waves.launches
+        clock, programs = runtime.clock, runtime.player._supersteps.in_flight
 
         def now():
             return clock.time_map.end
 
-        def on_done(done_waves, done, word):
-            clock.learn(done_waves, now() + sum(w.most for w in done_waves), word)
+        def on_done(supersteps, done, message):
+            done = now() + sum(s.max_steps for s in supersteps)
+            clock.finish_launch(supersteps, done, message)
 
-        launches.on_done = on_done
-        launches.seconds = clock.seconds = now
-        clock.at_once = self.at_once
-        clock._choose_at_once = lambda seconds: self.at_once
+        programs.on_done = on_done
+        programs.seconds = clock.seconds = now
+        clock.per_launch = self.per_launch
+        clock._choose_per_launch = lambda seconds: self.per_launch
         self.runtime = runtime
         return runtime
 
 
 def simulated_machine(workers=WORKERS, seconds=1.0):
-    """Equal workers on the virtual clock, whose steps all take a second."""
+    """Equal workers on the virtual clock, where every step takes a second."""
     profiles = tuple(
         Profile(f"w{k}", "cpu", Cost(seconds, 0.0)) for k in range(workers)
     )
@@ -80,18 +81,18 @@ def run(machine, strategy, seconds, *, task=TASK, data=DATA, num_evals=1, **opti
 
 
 def on_mesh(
-    strategy, where, waves, steps=1, *, step_mode="fused", at_once=1, **options
+    strategy, where, supersteps, steps=1, *, step_mode="fused", per_launch=1, **options
 ):
-    """The history of so many waves, of `steps` steps each, on a mesh."""
-    machine = MeshMachine(layout(where), step_mode, at_once)
-    history = run(machine, strategy, (waves + 0.5) * steps, **options)
+    """The history of n `supersteps`, of `steps` steps each, on a mesh."""
+    machine = MeshMachine(layout(where), step_mode, per_launch)
+    history = run(machine, strategy, (supersteps + 0.5) * steps, **options)
     history.machine = machine
     return history
 
 
-def simulated(strategy, waves, steps=1, **options):
-    """The history of so many rounds on the virtual clock, of `steps` steps each."""
-    return run(simulated_machine(), strategy, (waves + 0.5) * steps, **options)
+def simulated(strategy, supersteps, steps=1, **options):
+    """The history of as many rounds on the virtual clock, of `steps` steps each."""
+    return run(simulated_machine(), strategy, (supersteps + 0.5) * steps, **options)
 
 
 def close(actual, expected, tolerance=0.0):

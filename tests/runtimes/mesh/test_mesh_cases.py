@@ -1,4 +1,4 @@
-"""Kinds of workers, models and data on a mesh, against the same workers one by one."""
+"""Kinds of workers, models and data on a mesh, against simulated workers."""
 
 import jax
 import jax.numpy as jnp
@@ -38,9 +38,9 @@ def strategy(merging, **settings):
     return Strategy(policy, local.sgd(momentum=0.5), merging, 4, 0.1)
 
 
-def both(chosen, where, waves, steps, *, tolerance=1e-6, **options):
-    expected = simulated(chosen, waves, steps, **options)
-    actual = on_mesh(chosen, where, waves, steps, **options)
+def both(chosen, where, supersteps, steps, *, tolerance=1e-6, **options):
+    expected = simulated(chosen, supersteps, steps, **options)
+    actual = on_mesh(chosen, where, supersteps, steps, **options)
     assert (actual.stopped, actual.merges) == ("", expected.merges)
     close(actual.params, expected.params, tolerance)
     close(actual.model_state, expected.model_state, tolerance)
@@ -71,7 +71,7 @@ def test_workers_that_take_no_part_stay_as_they_are(where):
 
 
 def taking_turns(groups):
-    """Rounds of two steps; each time the next group of workers takes part."""
+    """Rounds of two steps, each by the next group of workers."""
     local_round = LocalRound(2, 4)
 
     def round_of(turn, merges=()):
@@ -102,7 +102,7 @@ def taking_turns(groups):
     ids=["sma", "mean"],
 )
 def test_other_workers_take_part_each_time(where, merging):
-    """The center moves on all devices, also where no worker takes part."""
+    """The center moves on all devices, even without a worker that takes part."""
     policy = taking_turns(((3, 4, 6), (0, 1), (2, 5, 7), (7,)))
     chosen = Strategy(policy, local.sgd(momentum=0.5), merging, 4, 0.1)
     actual, expected = both(chosen, where, 7, 2)
@@ -142,7 +142,7 @@ def test_a_merge_before_a_workers_first_round_is_refused():
 
 
 def test_a_merge_without_a_round_is_refused():
-    """As here, on a timer, between two waves."""
+    """Here, on a timer between two supersteps."""
 
     def react(state, event):
         if isinstance(event, Timer):
@@ -176,16 +176,16 @@ def test_sparse_updates_of_rows(where):
 
 
 @EVERYWHERE
-@pytest.mark.parametrize("at_once", quick([1, 3], 3))
-def test_a_nan_is_kept_out_and_named(where, at_once):
+@pytest.mark.parametrize("per_launch", quick([1, 3], 3))
+def test_a_nan_is_kept_out_and_named(where, per_launch):
     chosen = hj.elastic_sgd(**COMMON, local_steps=2)
     options = {"task": POISONED, "on_nan": "reset"}
     expected = simulated(chosen, 9, 2, **options)
-    actual = on_mesh(chosen, where, 9, 2, at_once=at_once, **options)
+    actual = on_mesh(chosen, where, 9, 2, per_launch=per_launch, **options)
     close(actual.params, expected.params, 1e-6)
     assert np.all([np.isfinite(x).all() for x in jax.tree.leaves(actual.params)])
     assert "nan" in {what for _, what in what_happened(actual)}
-    assert actual.events == expected.events  # at the same times, too
+    assert actual.events == expected.events  # at the same times as well
     for counter in ("nans", "updates", "examples", "padded"):
         numbers = [[getattr(w, counter) for w in h.workers] for h in (actual, expected)]
         assert numbers[0] == numbers[1], counter
@@ -244,7 +244,7 @@ def test_batch_statistics(where):
     both(UNEVEN, where, 5, 4, task=hj.classification(Normed, DATA))
 
 
-def test_batch_statistics_want_equal_batches():
+def test_batch_statistics_need_equal_batch_sizes():
     task = hj.classification(Normed, DATA)
     chosen = strategy(merge.average(), batch_size=(4, 4, 4, 2, 4, 4, 4, 4))
     with pytest.raises(ValueError, match=r"batches of 2, 4 .* batch statistics"):
@@ -253,7 +253,7 @@ def test_batch_statistics_want_equal_batches():
 
 @EVERYWHERE
 def test_a_merge_written_on_tuples_sees_all_replicas(where):
-    """A user's own merge, which asks for its members one by one."""
+    """A custom merge, which reads its members one by one."""
     plain = merge.average()
 
     def apply(state, replicas, stats, op=merge.PUSH_FETCH):
@@ -275,7 +275,7 @@ def test_a_merge_written_on_tuples_sees_all_replicas(where):
 
 @pytest.mark.full
 @EVERYWHERE
-def test_a_merge_written_on_tuples_sees_who_takes_part(where):
+def test_a_merge_written_on_tuples_sees_the_members_that_take_part(where):
     """A plain mean, without weights: absent replicas must not be in the tuple."""
     plain = merge.average()
 
@@ -301,15 +301,15 @@ AVERAGES = Strategy(
 
 @EVERYWHERE
 @pytest.mark.parametrize(
-    ("chosen", "waves", "steps"),
+    ("chosen", "supersteps", "steps"),
     quick([(SMA_TREE, 7, 3), (AVERAGES, 12, 2)], (AVERAGES, 12, 2)),
 )
 def test_in_a_tree_a_round_that_is_not_finite_does_not_count(
-    where, chosen, waves, steps
+    where, chosen, supersteps, steps
 ):
-    """Also not for the node above, whose weight is what its workers did."""
+    """Nor for the node above, with a weight that depends on its workers' steps."""
     nan = {"task": POISONED, "on_nan": "reset"}
-    actual, expected = both(chosen, where, waves, steps, **nan)
+    actual, expected = both(chosen, where, supersteps, steps, **nan)
     nans = [w.nans for w in actual.workers]
     assert nans == [w.nans for w in expected.workers]
     assert sum(nans) > 5
@@ -318,7 +318,7 @@ def test_in_a_tree_a_round_that_is_not_finite_does_not_count(
 @pytest.mark.parametrize("step_mode", ["unrolled", "vmapped", "dispatch"])
 @pytest.mark.parametrize("where", ON_ALL[2:])
 def test_step_modes_of_sparse_data(where, step_mode):
-    """A BCOO has a rule of its own for vmap."""
+    """BCOO arrays have their own vmap rule."""
     expected = simulated(UNEVEN, 3, 4, task=SPARSE_TASK, data=SPARSE)
     actual = on_mesh(
         UNEVEN, where, 3, 4, step_mode=step_mode, task=SPARSE_TASK, data=SPARSE
@@ -341,17 +341,17 @@ def test_step_modes(where, step_mode):
 
 @pytest.mark.parametrize("step_mode", quick(["fused", "dispatch"], "fused"))
 def test_losses_reach_the_sampler(step_mode):
-    """Each wave's losses choose the next wave's examples."""
+    """Each superstep's losses choose the next superstep's examples."""
     chosen = hj.biased_local_sgd(**COMMON, local_steps=STEPS)
     expected = simulated(chosen, 6, 4)
-    actual = on_mesh(chosen, "4 x 2", 6, 4, step_mode=step_mode, at_once=3)
+    actual = on_mesh(chosen, "4 x 2", 6, 4, step_mode=step_mode, per_launch=3)
     close(actual.params, expected.params, 1e-6)
 
 
-@pytest.mark.parametrize("at_once", quick([2, 3, 16], 3))
-def test_several_waves_in_one_launch(at_once):
+@pytest.mark.parametrize("per_launch", quick([2, 3, 16], 3))
+def test_several_supersteps_in_one_launch(per_launch):
     expected = simulated(UNEVEN, 7, 4, num_evals=3)
-    actual = on_mesh(UNEVEN, "8 x 1", 7, 4, at_once=at_once, num_evals=3)
+    actual = on_mesh(UNEVEN, "8 x 1", 7, 4, per_launch=per_launch, num_evals=3)
     close(actual.params, expected.params)
     close([p["loss"] for p in actual.evals], [p["loss"] for p in expected.evals], 1e-6)
     assert actual.merge_times.tolist() == expected.merge_times.tolist()

@@ -1,4 +1,4 @@
-"""Every strategy on every mesh equals the same strategy with its workers one by one.
+"""Every strategy on every mesh equals the same strategy with simulated workers.
 
 With one worker per device, and with all workers on one device, sums have the order that
 they have on a tuple: equal bit for bit, but where XLA contracts other products and sums
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.usefixtures("cpu_alone")
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
 STEPS = (4, 2, 1, 4, 1, 3, 4, 2)  # of eight workers
 SIZES = (4, 2, 3, 4, 1, 4, 2, 4)
-WAVES = 5
-TABLE = {  # strategy, steps of a wave
+SUPERSTEPS = 5
+TABLE = {  # strategy, steps of a superstep
     "sync": (hj.sync_sgd(**COMMON, server_momentum=0.5, ema=True), 1),
     "elastic": (hj.elastic_sgd(**COMMON, local_steps=2), 2),
     "local steps": (hj.local_sgd(**COMMON, local_steps=STEPS, momentum=0.5), 4),
@@ -35,7 +35,7 @@ TABLE = {  # strategy, steps of a wave
     "easgd_sync": (hj.easgd_sync(**COMMON, momentum=0.5, local_steps=2), 2),
     "hier flat": (hj.hier_sgd(**COMMON, levels=(), local_steps=(2,)), 2),
     "hier two levels": (hj.hier_sgd(**COMMON, levels=(4,), local_steps=(1, 2)), 1),
-    # with two workers per device its nodes are no whole devices
+    # with two workers per device, its nodes are not whole devices
     "hier uneven": (hj.hier_sgd(**COMMON, levels=((3, 5),), local_steps=(1, 2)), 1),
     "sequential": (hj.sequential_sgd(**COMMON), 1),
 }
@@ -54,9 +54,10 @@ def tolerance(name, where):
 
 
 def same(name, where, strategy, steps):
-    expected = simulated(strategy, WAVES, steps)
-    waves = WAVES if name != "fed_acc" else expected.merges  # it takes time to look
-    actual = on_mesh(strategy, where, waves, steps)
+    expected = simulated(strategy, SUPERSTEPS, steps)
+    # fed_acc takes time to evaluate the members
+    supersteps = SUPERSTEPS if name != "fed_acc" else expected.merges
+    actual = on_mesh(strategy, where, supersteps, steps)
     assert (actual.stopped, actual.merges) == ("", expected.merges)
     close(actual.params, expected.params, tolerance(name, where))
     metrics = [[p["loss"] for p in h.evals] for h in (actual, expected)]
@@ -72,7 +73,7 @@ def same(name, where, strategy, steps):
         ("local steps", "4 x 2"),
     ),
 )
-def test_a_mesh_equals_workers_one_by_one(name, where):
+def test_a_mesh_equals_simulated_workers(name, where):
     same(name, where, *TABLE[name])
 
 
@@ -87,11 +88,11 @@ def test_a_tree_of_three_levels(where):
 @pytest.mark.parametrize("where", ["8 x 1", "4 x 2"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_output_layers(layer, where):
-    """What a layer draws, and the tables that it rebuilds, are of each worker."""
+    """Every worker has its own random draws and rebuilt tables of a layer."""
     task = hj.classification(hj.models.sparse_mlp(hidden=4), XMC, output=LAYERS[layer])
     strategy, options = hj.local_sgd(**COMMON, local_steps=2), {"task": task}
     options["data"] = XMC
-    expected = simulated(strategy, WAVES, 2, **options)
-    actual = on_mesh(strategy, where, WAVES, 2, **options)
+    expected = simulated(strategy, SUPERSTEPS, 2, **options)
+    actual = on_mesh(strategy, where, SUPERSTEPS, 2, **options)
     assert (actual.stopped, actual.merges) == ("", expected.merges)
     close(actual.params, expected.params, 1e-6)

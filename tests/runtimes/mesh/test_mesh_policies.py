@@ -1,4 +1,4 @@
-"""Policies whose waves are unusual on a mesh, against the same workers one by one."""
+"""Policies with unusual supersteps on a mesh, against simulated workers."""
 
 import jax
 import numpy as np
@@ -19,24 +19,26 @@ NAN = {"task": poisoned_task(), "on_nan": "reset"}
 OBSERVING = hj.biased_local_sgd(batch_size=4, learning_rate=0.1, local_steps=1).sampler
 
 
-def merging(*waves, steps=(1,)):
-    """Rounds of everybody; after each, the next wave's merges of these members.
+def merging(*supersteps, steps=(1,)):
+    """Rounds of all workers, each followed by the next superstep's merges.
 
-    Rounds have the next of some numbers of steps.
+    The rounds cycle through the numbers of `steps`.
     """
 
-    def dispatch(wave):
-        local_round = LocalRound(steps[wave % len(steps)], 4)
+    def dispatch(superstep):
+        local_round = LocalRound(steps[superstep % len(steps)], 4)
         return tuple((k, local_round) for k in EVERYBODY)
 
     def react(state, event):
-        wave, pending = state
+        superstep, pending = state
         if not isinstance(event, Arrival):
             return state, Actions()
         if pending > 1:
-            return (wave, pending - 1), Actions()
-        merges = tuple(map(MergeAction, waves[wave % len(waves)]))
-        return (wave + 1, 8), Actions(merges=merges, dispatch=dispatch(wave + 1))
+            return (superstep, pending - 1), Actions()
+        merges = tuple(map(MergeAction, supersteps[superstep % len(supersteps)]))
+        return (superstep + 1, 8), Actions(
+            merges=merges, dispatch=dispatch(superstep + 1)
+        )
 
     return schedule.Policy(
         lambda infos, num_examples: ((0, 8), Actions(dispatch=dispatch(0))),
@@ -54,13 +56,15 @@ HALVES = ((0, 1, 2, 3), (4, 5, 6, 7))
 SOMETIMES = merging((), (EVERYBODY,))
 
 
-def same(policy, waves, *, step_mode="fused", at_once=1, sampler=None, **options):
+def same(
+    policy, supersteps, *, step_mode="fused", per_launch=1, sampler=None, **options
+):
     chosen = Strategy(policy, local.sgd(momentum=0.5), merge.average(), 4, 0.1)
     if sampler:
         chosen = chosen._replace(sampler=sampler)
-    expected = simulated(chosen, waves, **options)
-    how = {"step_mode": step_mode, "at_once": at_once}
-    actual = on_mesh(chosen, "8 x 1", waves, **how, **options)
+    expected = simulated(chosen, supersteps, **options)
+    how = {"step_mode": step_mode, "per_launch": per_launch}
+    actual = on_mesh(chosen, "8 x 1", supersteps, **how, **options)
     assert (actual.stopped, actual.merges) == ("", expected.merges)
     close(actual.params, expected.params, 1e-6)
     for counter in ("nans", "updates", "examples"):
@@ -77,19 +81,19 @@ def test_a_tree_whose_members_have_different_depths():
 
 
 @pytest.mark.parametrize("step_mode", quick(["fused", "dispatch"], "dispatch"))
-def test_waves_without_a_merge(step_mode):
+def test_supersteps_without_a_merge(step_mode):
     same(SOMETIMES, 6, step_mode=step_mode)
     same(SOMETIMES, 6, step_mode=step_mode, on_nan="stop")
 
 
 @pytest.mark.parametrize("step_mode", quick(["fused", "dispatch"], "fused"))
-def test_several_waves_at_a_time(step_mode):
-    same(INNER, 7, step_mode=step_mode, at_once=3)
+def test_several_supersteps_per_launch(step_mode):
+    same(INNER, 7, step_mode=step_mode, per_launch=3)
 
 
 @FOR_SAMPLERS
-def test_two_merges_of_one_wave(sampler):
-    """Where losses are observed, the second is launched when the first is done."""
+def test_two_merges_of_one_superstep(sampler):
+    """If losses are observed, the second is launched when the first is done."""
     both = merging(HALVES)
     same(both, 9, sampler=sampler)
     actual = same(both, 14, sampler=sampler, **NAN)
@@ -98,7 +102,7 @@ def test_two_merges_of_one_wave(sampler):
 
 @FOR_SAMPLERS
 def test_a_nan_below_a_node(sampler):
-    """Where losses are observed, it is known before all have arrived."""
+    """If losses are observed, it is known before all workers have arrived."""
     policy = schedule.hierarchical(INNER, sizes=4)
     actual = same(policy, 14, sampler=sampler, **NAN)
     assert sum(w.nans for w in actual.workers) > 0
@@ -107,12 +111,12 @@ def test_a_nan_below_a_node(sampler):
 
 @pytest.mark.parametrize("step_mode", ["fused", "dispatch"])
 def test_rounds_without_steps(step_mode):
-    """They only take what a merge gives."""
+    """They only fetch the result of a merge."""
     policy = merging((EVERYBODY,), steps=(1, 0))
     chosen = Strategy(policy, local.sgd(), merge.average(), 4, 0.1)
     history = on_mesh(chosen, "8 x 1", 3, step_mode=step_mode)
     assert history.stopped == ""
-    assert history.merges >= 5  # a wave without steps takes no time
+    assert history.merges >= 5  # a superstep without steps takes no time
     assert len({w.updates for w in history.workers}) == 1
 
 
@@ -135,7 +139,7 @@ def test_partners_are_refused():
     ("members", "message"),
     [((99,), "there is no worker 99"), ((), "a merge needs at least one member")],
 )
-def test_members_that_are_not_there_are_refused(members, message):
+def test_missing_members_are_refused(members, message):
     policy = merging((EVERYBODY,))
 
     def react(state, event):

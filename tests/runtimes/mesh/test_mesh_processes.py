@@ -19,7 +19,7 @@ TOLERANCE = 1e-6
 
 
 def run(count, task, **environment):
-    """(status, lines of stdout, lines of stderr) of all processes."""
+    """Return (status, lines of stdout, lines of stderr) of all processes."""
     environment |= {
         "JAX_NUM_CPU_DEVICES": str(DEVICES // count),
         "PYTHONPATH": os.pathsep.join([*PATHS, PLAIN.get("PYTHONPATH", "")]),
@@ -28,7 +28,7 @@ def run(count, task, **environment):
 
 
 def results(found):
-    """What every process printed; they ended well."""
+    """Return what every process printed; all must succeed."""
     for status, out, err in found:
         assert status == 0, "\n".join([*out, *err])
     return [json.loads(out[-1]) for _, out, _ in found]
@@ -72,7 +72,7 @@ def test_wall_clock_time_is_process_0s():
 
 
 @pytest.mark.full
-def test_ctrl_c_of_process_0_stops_all_at_the_same_wave():
+def test_ctrl_c_of_process_0_stops_all_at_the_same_superstep():
     first, second = results(run(2, "interrupt"))
     assert first == second
     assert first["stopped"] == "interrupted"
@@ -87,7 +87,7 @@ def test_an_exception_in_a_callback_of_process_0_stops_all():
 
 @pytest.mark.full
 def test_sys_exit_in_one_process_ends_the_others():
-    """They would wait for it in the next wave, and it for them at its exit."""
+    """They would wait for it in the next superstep, and it for them at its exit."""
     first, second = run(2, "leave")
     assert second[0] == 3
     assert first[0] == 2

@@ -1,4 +1,4 @@
-"""The records of a run on a mesh: every round is told, but no wave is kept."""
+"""Records of a run on a mesh: all rounds are recorded, done supersteps are freed."""
 
 import weakref
 
@@ -9,12 +9,12 @@ import hetjax as hj
 from hetjax.runtimes.mesh.superstep import Superstep
 
 
-def test_waves_that_are_done_are_freed(monkeypatch):
+def test_supersteps_that_are_done_are_freed(monkeypatch):
     alive, counts, init = weakref.WeakSet(), [], Superstep.__init__
 
-    def counted(wave, *arguments):
-        init(wave, *arguments)
-        alive.add(wave)
+    def counted(superstep, *arguments):
+        init(superstep, *arguments)
+        alive.add(superstep)
 
     monkeypatch.setattr(Superstep, "__init__", counted)
     machine = hj.local_machine(
@@ -31,13 +31,13 @@ def test_waves_that_are_done_are_freed(monkeypatch):
         on_eval=lambda point: counts.append((point["updates"], len(alive))),
         progress=False,
     )
-    updates, waves = zip(*counts, strict=True)
+    updates, supersteps = zip(*counts, strict=True)
     assert updates[-1] > 100 * 4
-    assert max(waves) < 50, counts
+    assert max(supersteps) < 50, counts
 
 
-def test_what_is_left_of_a_wave_is_merging():
-    """Also for a merge that need not block: on a mesh the next round is behind it."""
+def test_the_rest_of_a_superstep_is_merging():
+    """Even for a merge that need not block: on a mesh, the next round follows it."""
     machine = hj.local_machine(
         jax.devices("cpu")[:2], placement="mesh", step_mode="fused"
     )

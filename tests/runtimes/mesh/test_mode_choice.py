@@ -1,11 +1,11 @@
-"""The step mode of a mesh: which are tried, which is taken, and that it is kept."""
+"""The step mode of a mesh: candidates, choice, and the cache of measurements."""
 
 import jax
 import pytest
 from real_runs import DATA, TASK
 
 import hetjax as hj
-from hetjax.runtimes.mesh import mesh_step_modes
+from hetjax.runtimes.mesh import open_mesh
 
 STRATEGY = hj.local_sgd(batch_size=4, learning_rate=0.05, local_steps=2)
 
@@ -20,27 +20,27 @@ def train(**options):
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
-    """The modes that were measured, whose scripted seconds are `measured.of`."""
+    """The modes that were measured, with scripted seconds `measured.of`."""
 
     class Modes(list):
         of = None
 
-    modes, inner = Modes(), mesh_step_modes._seconds
+    modes, inner = Modes(), open_mesh._time_supersteps
     monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
 
-    def seconds(waves, job, rows):
-        modes.append(waves._step_mode)
+    def seconds(supersteps, job, rows):
+        modes.append(supersteps._step_mode)
         if modes.of is not None:
-            return [modes.of[waves._step_mode]]
-        return inner(waves, job, rows)
+            return [modes.of[supersteps._step_mode]]
+        return inner(supersteps, job, rows)
 
-    monkeypatch.setattr(mesh_step_modes, "_seconds", seconds)
-    monkeypatch.setattr(mesh_step_modes, "SECONDS", 0.0)
+    monkeypatch.setattr(open_mesh, "_time_supersteps", seconds)
+    monkeypatch.setattr(open_mesh, "SECONDS", 0.0)
     return modes
 
 
 @pytest.mark.parametrize(
-    ("most", "slots", "of_table", "small", "expected"),
+    ("max_steps", "workers_per_device", "of_table", "small", "expected"),
     [
         (1, 1, "fused", True, ["unrolled"]),
         (8, 1, "fused", True, ["fused", "unrolled"]),
@@ -58,16 +58,17 @@ def measured(monkeypatch, tmp_path):
         (8, 8, "dispatch", False, ["dispatch"]),  # too large to unroll
     ],
 )
-def test_candidates(most, slots, of_table, small, expected):
-    assert mesh_step_modes.candidates(most, slots, of_table, small) == expected
+def test_candidates(max_steps, workers_per_device, of_table, small, expected):
+    found = open_mesh.candidates(max_steps, workers_per_device, of_table, small)
+    assert found == expected
 
 
 @pytest.mark.full
-def test_a_mode_is_measured_once_and_kept(measured):
+def test_modes_are_measured_once_and_cached(measured):
     first = train()
-    assert measured == mesh_step_modes.PASSES * ["fused", "unrolled", "vmapped"]
+    assert measured == open_mesh.PASSES * ["fused", "unrolled", "vmapped"]
     again = train()
-    assert len(measured) == 3 * mesh_step_modes.PASSES
+    assert len(measured) == 3 * open_mesh.PASSES
     assert again.step_modes == first.step_modes
 
 
@@ -79,12 +80,12 @@ def test_a_mode_is_measured_once_and_kept(measured):
         ({"fused": 1.0, "unrolled": 0.99, "vmapped": 3.0}, "fused"),  # hardly faster
     ],
 )
-def test_the_fastest_mode_is_taken(measured, seconds, expected):
+def test_the_fastest_mode_is_chosen(measured, seconds, expected):
     measured.of = seconds
     assert train().step_modes == {"cpu": expected}
 
 
-def test_no_measurement_where_the_mode_is_given(measured):
+def test_no_measurement_if_the_mode_is_given(measured):
     machine = hj.local_machine(
         jax.devices("cpu")[:2], placement="mesh", step_mode="unrolled"
     )

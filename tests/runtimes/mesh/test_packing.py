@@ -1,4 +1,4 @@
-"""Small inputs of a program as one buffer: what comes out is what went in."""
+"""Packing of small inputs into one buffer: unpacking restores them bit for bit."""
 
 import jax
 import numpy as np
@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from hetjax.runtimes.mesh.input_packing import LARGE, pack, unpack
+from hetjax.runtimes.mesh.superstep import LARGE_LEAF, pack, unpack
 
 DTYPES = (np.float32, np.int32, np.uint32, np.bool_, np.int8, np.uint8, np.float16)
 SIDES = st.integers(0, 4)
 
 
 @st.composite
-def waves(draw):
-    """The trees of some waves, alike, with leaves [devices, ...]; the devices."""
+def supersteps(draw):
+    """Trees of several similar supersteps, with leaves [devices, ...]; the devices."""
     devices, count = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     shapes = draw(st.lists(st.lists(SIDES, max_size=2), min_size=1, max_size=4))
     dtypes = [draw(st.sampled_from(DTYPES)) for _ in shapes]
@@ -28,21 +28,21 @@ def waves(draw):
     return [tree() for _ in range(count)], devices
 
 
-def unpacked(trees, *, device, wave, program=lambda f: f):
+def unpacked(trees, *, device, superstep, program=lambda f: f):
     devices = len(jax.tree.leaves(trees[0])[0])
     packed, packing = pack(trees, devices)
-    mine = jax.tree.map(lambda x: x[device, wave], packed)
+    mine = jax.tree.map(lambda x: x[device, superstep], packed)
     return program(lambda p: unpack(p, packing))(mine)
 
 
-@given(waves())
+@given(supersteps())
 @settings(deadline=None)
-def test_every_wave_of_every_device_gets_its_own(given_waves):
-    """To the bit, NaNs with their payloads included."""
-    trees, devices = given_waves
-    for wave, tree in enumerate(trees):
+def test_every_device_unpacks_every_superstep(given_supersteps):
+    """Bit for bit, including the payloads of NaNs."""
+    trees, devices = given_supersteps
+    for superstep, tree in enumerate(trees):
         for device in range(devices):
-            found = unpacked(trees, device=device, wave=wave)
+            found = unpacked(trees, device=device, superstep=superstep)
             expected = jax.tree.map(lambda x, d=device: x[d], tree)
             assert jax.tree.structure(found) == jax.tree.structure(expected)
             for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
@@ -51,28 +51,28 @@ def test_every_wave_of_every_device_gets_its_own(given_waves):
 
 
 @pytest.mark.parametrize("program", [lambda f: f, jax.jit])
-def test_also_within_a_program(program):
+def test_unpacking_inside_a_program(program):
     tree = {
-        "batch": np.arange(2 * LARGE, dtype=np.float32).reshape(2, -1),
+        "batch": np.arange(2 * LARGE_LEAF, dtype=np.float32).reshape(2, -1),
         "flags": np.array([[True, False], [False, False]]),
         "rates": np.array([[0.1], [np.nan]], np.float32),
         "signs": np.array([[-1, 1], [3, -(2**31)]], np.int32),
     }
     for device in (0, 1):
-        found = unpacked([tree], device=device, wave=0, program=program)
+        found = unpacked([tree], device=device, superstep=0, program=program)
         for name, leaf in tree.items():
             np.testing.assert_array_equal(found[name], leaf[device], err_msg=name)
 
 
 def test_only_small_leaves_share_the_buffer():
-    large = np.zeros((1, LARGE // 4 + 1), np.float32)
+    large = np.zeros((1, LARGE_LEAF // 4 + 1), np.float32)
     packed, _ = pack([(large, np.zeros((1, 5), np.uint32))], 1)
     assert [x.shape for x in packed.large] == [(1, 1, *large.shape[1:])]
     assert packed.words.shape == (1, 1, 1 + 5)
 
 
 def test_no_inputs_at_all():
-    """A program still sees how many waves there are."""
+    """A program can still read the number of supersteps."""
     packed, packing = pack([(), (), ()], 2)
     assert packed.words.shape[:2] == (2, 3)
     assert unpack(jax.tree.map(lambda x: x[0, 0], packed), packing) == ()

@@ -1,4 +1,4 @@
-"""What fits on a mesh, what does not, and what the user is told."""
+"""Machines and strategies that fit on a mesh, and errors for those that do not."""
 
 import jax
 import pytest
@@ -7,7 +7,7 @@ from real_runs import DATA, TASK
 
 import hetjax as hj
 from hetjax import local, merge, schedule
-from hetjax.runtimes.mesh.mesh_fit import misfit_of_machine
+from hetjax.runtimes.mesh.mesh_layout import misfit_of_machine
 from hetjax.strategies import Strategy
 
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
@@ -47,9 +47,9 @@ def test_bulk_synchronous_strategies_fit(name):
 
 
 @pytest.mark.parametrize("name", [n for n in hj.STRATEGIES if n not in FITS])
-def test_other_strategies_are_refused_at_once(name):
+def test_other_strategies_are_refused_immediately(name):
     machine = hj.local_machine(TWO, placement="mesh")
-    with pytest.raises(ValueError, match=rf'{name} cannot .* take placement="threads"'):
+    with pytest.raises(ValueError, match=rf'{name} cannot .* use placement="threads"'):
         train(machine, strategy(name))
 
 
@@ -80,29 +80,29 @@ def test_a_comparison_refuses_before_it_runs_anything():
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"slowdown": {"cpu:1": 2.0}}, "cpu:1 is slowed down on purpose"),
+        ({"slowdown": {"cpu:1": 2.0}}, "cpu:1 has a slowdown"),
         (
             {"faults": (hj.machine.ScriptedFault(0.1, "kill", "cpu:1"),)},
             "scripted faults",
         ),
     ],
 )
-def test_workers_that_make_no_mesh(settings, why):
+def test_workers_that_cannot_form_a_mesh(settings, why):
     machine = hj.local_machine(TWO, placement="mesh", **settings)
     with pytest.raises(ValueError, match=why):
         train(machine, strategy("elastic_sgd"))
 
 
-def test_every_device_has_equally_many_workers():
+def test_every_device_has_the_same_number_of_workers():
     machine = hj.local_machine(TWO, workers_per_device=2, placement="mesh")
     fewer = machine.subset(["cpu:0/0", "cpu:0/1", "cpu:1/0"])
-    assert "equally many workers" in misfit_of_machine(fewer)
+    assert "same number of workers" in misfit_of_machine(fewer)
     assert not misfit_of_machine(machine)
 
 
 def test_a_mesh_is_not_recorded(tmp_path):
     machine = hj.local_machine(TWO, placement="mesh")
-    with pytest.raises(ValueError, match="only runs on threads are recorded"):
+    with pytest.raises(ValueError, match="only runs on threads can be recorded"):
         train(machine, strategy("elastic_sgd"), trace=tmp_path / "trace.jsonl")
 
 
@@ -112,7 +112,7 @@ def test_an_unknown_placement():
 
 
 def test_devices_of_another_platform_than_the_default_one(monkeypatch):
-    """As CPU devices on a host with a GPU."""
+    """For example, CPU devices on a host with a GPU."""
     inner = jax.local_devices
     monkeypatch.setattr(
         jax,
@@ -138,8 +138,8 @@ def test_auto_chooses_and_says_why(name, start):
     assert f"{name}: {history.placement}" in table
 
 
-def test_a_policy_of_ones_own_may_not_stop_workers():
-    """It says that it is bulk-synchronous, but is not."""
+def test_a_custom_policy_may_not_stop_workers():
+    """It claims to be bulk-synchronous but is not."""
 
     def init(workers, num_examples):
         return (), schedule.Actions(
@@ -161,4 +161,6 @@ def test_devices_of_two_kinds():
     worker = machine.workers[0]
     both = machine.workers + (type(worker)("other:0", Other()),)
     why = misfit_of_machine(type(machine)(both))
-    assert why.startswith("a mesh has devices of one kind, but there are cpu and other")
+    assert why.startswith(
+        "a mesh needs devices of one kind, but the machine has cpu and other"
+    )

@@ -1,4 +1,4 @@
-"""Merges as stages: what may run at once does, and nothing overtakes what it needs."""
+"""Merges as stages: merges that commute share a stage, and the others keep order."""
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ FLAT = Topology({ROOT: Node(tuple(range(8)), 0, frozenset(range(8)))})
 
 
 def tree(*sizes):
-    """A root above one node for each of some sizes."""
+    """A root above one node of each size."""
     bounds = np.cumsum((0, *sizes))
     nodes = {
         f"n{i}": Node(tuple(range(a, b)), 0, frozenset(range(a, b)))
@@ -34,13 +34,13 @@ def tree(*sizes):
     return Topology({**nodes, ROOT: Node(tuple(nodes), 1, everyone)})
 
 
-def planner(topology, devices=8, slots=1):
-    layout = MeshLayout(tuple(jax.devices("cpu")[:devices]), slots)
+def planner(topology, devices=8, workers_per_device=1):
+    layout = MeshLayout(tuple(jax.devices("cpu")[:devices]), workers_per_device)
     return StagePlanner(layout, topology, 2)
 
 
 def asked(node, members, number=1.0, op=PUSH_FETCH):
-    """A merge that its statistics tell from all others."""
+    """A merge that is identified by its statistics."""
     stats = np.zeros((len(FIELDS), len(members)), np.float32)
     stats[FIELDS.index("worker")] = [m if isinstance(m, int) else -1 for m in members]
     stats[STEPS] = number
@@ -48,7 +48,7 @@ def asked(node, members, number=1.0, op=PUSH_FETCH):
     return RequestedMerge(MergeAction(tuple(members), node, op=op), stats)
 
 
-def test_a_merge_of_everybody_is_one_collective():
+def test_a_merge_of_all_workers_is_one_collective():
     plan = planner(FLAT).plan([asked(ROOT, range(8))])
     (stage,), (table,), (present,) = plan
     assert (stage.along_axis, stage.whole, stage.axis_groups) == (True, True, None)
@@ -87,7 +87,7 @@ def test_siblings_merge_in_one_stage_and_their_parent_in_the_next():
     assert plan.stats[1][5][STEPS].tolist() == [3, 3]
 
 
-def test_a_part_that_does_not_merge_is_absent():
+def test_a_node_that_does_not_merge_is_absent():
     plan = planner(tree(4, 4)).plan([asked("n1", range(4, 8), 2)])
     (stage,), (table,), (present,) = plan
     assert not stage.whole
@@ -95,7 +95,7 @@ def test_a_part_that_does_not_merge_is_absent():
     assert not table[:4, STEPS].any()
 
 
-def test_nodes_that_are_no_whole_devices_merge_one_by_one():
+def test_nodes_that_are_not_whole_devices_merge_one_by_one():
     """Two workers on each device: nodes of 3 and 5 share the second device."""
     merges = [asked("n0", range(3), 1), asked("n1", range(3, 8), 2)]
     plan = planner(tree(3, 5), 4, 2).plan([*merges, asked(ROOT, ("n0", "n1"), 3)])
@@ -107,7 +107,7 @@ def test_nodes_that_are_no_whole_devices_merge_one_by_one():
 
 
 def test_equal_merges_have_equal_stages():
-    """So that they share one program; only the numbers differ."""
+    """So they share one program; only the numbers differ."""
     known = planner(tree(3, 5))
     first, again = (known.plan([asked("n0", range(3), i)]) for i in (1, 2))
     assert first.stages == again.stages
@@ -131,13 +131,13 @@ def merges_of_a_tree(draw):
     return merges, topology
 
 
-@pytest.mark.parametrize("slots", [1, 2, 8])
+@pytest.mark.parametrize("workers_per_device", [1, 2, 8])
 @given(merges_of_a_tree())
 @settings(deadline=None)
-def test_no_merge_overtakes_one_that_it_needs(slots, given_merges):
-    """Every merge is in one stage, behind all that touch the same members or nodes."""
+def test_no_merge_overtakes_one_that_it_depends_on(workers_per_device, given_merges):
+    """Every merge is in one stage, after all that touch the same members or nodes."""
     merges, topology = given_merges
-    plan = planner(topology, 8 // slots, slots).plan(merges)
+    plan = planner(topology, 8 // workers_per_device, workers_per_device).plan(merges)
     stage_of = {}
     for i, (stage, table) in enumerate(zip(plan.stages, plan.stats, strict=True)):
         for number in set(table[:, STEPS].ravel()) - {0.0}:

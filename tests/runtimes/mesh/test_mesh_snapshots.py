@@ -1,4 +1,4 @@
-"""The law of resumption on a mesh: a run that continues from a cut is the same run."""
+"""Resumption on a mesh: a run that continues from a snapshot gives the same result."""
 
 import pytest
 from kept_runs import Memory, load, outcome, run, session, some
@@ -40,21 +40,21 @@ def one_after_the_other():
 
 OWN = Strategy(SOMETIMES, local.sgd(momentum=0.5), merge.average(), 4, 0.1)
 NAN = {"task": poisoned_task(), "on_nan": "reset"}
-CASES = {  # strategy, waves of a launch, settings
+CASES = {  # strategy, supersteps per launch, settings
     "elastic": (hj.elastic_sgd(**COMMON, local_steps=2), 1, {}),
     "tree, NaN": (hj.sma(**COMMON, two_level=2), 3, NAN),
-    "merges every second wave": (OWN, 3, {}),
+    "merges every second superstep": (OWN, 3, {}),
     "a merge after another": (OWN._replace(policy=one_after_the_other()), 1, NAN),
     "observed": (OWN._replace(sampler=OBSERVING), 1, {}),
 }
 
 
 @pytest.mark.parametrize("name", quick(CASES, "tree, NaN", "a merge after another"))
-def test_a_run_that_continues_equals_one_that_was_not_ended(name):
-    """Its waves are launched in parts where both are cut."""
-    strategy, at_once, settings = CASES[name]
+def test_a_resumed_run_equals_an_uninterrupted_one(name):
+    """Snapshots split supersteps into parts in both runs."""
+    strategy, per_launch, settings = CASES[name]
     settings = {"task": TASK, "num_evals": 5, **settings}
-    machine = MeshMachine(layout("8 x 1"), at_once=at_once)
+    machine = MeshMachine(layout("8 x 1"), per_launch=per_launch)
     runs = session(data=DATA, machine=machine, seconds=9.5, **settings)
     saver = Memory()
     whole = outcome(run(runs, strategy, saver=saver))
