@@ -1,14 +1,30 @@
 """Cluster machines: the devices of a Ray cluster's nodes as workers."""
 
-from collections.abc import Mapping
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from hetjax.data.dataset_checks import is_whole
 from hetjax.engine.local_steps import ALONE
 from hetjax.machine import ScriptedFault
 from hetjax.machine.types import WorkerInfo
-from hetjax.runtimes.cluster.actor_pool import ActorPool
-from hetjax.runtimes.real.real_workers import RealMachine
+from hetjax.runtimes.cluster.actor_pool import ActorPool, about_of
+from hetjax.runtimes.cluster.node_slots import (
+    Resources,
+    Slot,
+    check_resources,
+    described,
+    places_on,
+)
+from hetjax.runtimes.cluster.worker_group import Cluster
+from hetjax.runtimes.real.real_workers import (
+    RealMachine,
+    check_slowdown,
+    check_step_mode,
+)
+from hetjax.runtimes.threads.local_machine import slowdowns_of
 from hetjax.summaries import counted
 
 
@@ -84,3 +100,156 @@ class ClusterMachine(RealMachine):
         """The machine with only those workers that have a process."""
         here = self.pool.names
         return self.subset([w.name for w in self.workers if w.name in here])
+
+
+_machines = itertools.count(1)
+
+
+def cluster_machine(
+    address: str = "auto",
+    *,
+    workers: int | None = None,
+    resources: Resources | Sequence[Resources] | None = None,
+    local_workers: int | None = None,
+    joiners: int = 0,
+    slowdown: float | Sequence[float] | Mapping[str, float] = 1.0,
+    faults: Sequence[ScriptedFault] = (),
+    step_mode: str | None = None,
+) -> ClusterMachine:
+    """Return the workers of a Ray cluster as a machine on which runs are real.
+
+    `address` is that of a running cluster, such as "10.0.0.1:6379"; "auto" is the one
+    of this machine (RAY_ADDRESS, or `ray start`). `local_workers=3` starts a cluster of
+    this machine alone instead, with so many workers of one CPU each.
+
+    Every GPU is a worker, and the CPU of each node without one. `resources` say
+    otherwise: what every worker takes, such as {"CPU": 4}, so that each node has as
+    many as fit; or one mapping for each worker, such as [{"GPU": 1}, {"CPU": 8}].
+    `workers` is the number of workers, where more would fit. `joiners` is how many more
+    may join a run later, on nodes that join the cluster.
+
+    `slowdown`, `faults` and `step_mode` are those of `local_machine`. The machine has a
+    process for each worker until `machine.close()`, or the end of this process.
+
+    Errors: ImportError without the extra hetjax[cluster]; ValueError if there is no
+    such cluster, or it has no such workers, or their processes do not start.
+    """
+    _check(address, workers, resources, local_workers, joiners)  # before one is started
+    check_step_mode(step_mode, ALONE)
+    for factor in _numbers_in(slowdown):
+        check_slowdown(factor)
+    from hetjax.runtimes.cluster import ray_cluster  # imports Ray, which takes a while
+
+    cluster = ray_cluster.connect(address, local_workers)
+    request = {
+        "address": address,
+        "workers": workers,
+        "resources": resources,
+        "local_workers": local_workers,
+        "joiners": joiners,
+        "step_mode": step_mode,
+    }
+    try:
+        machine = make_machine(
+            cluster,
+            workers=workers or local_workers,
+            resources={"CPU": 1} if local_workers and resources is None else resources,
+            joiners=joiners,
+            slowdown=slowdown,
+            faults=faults,
+            step_mode=step_mode,
+        )
+    except BaseException:
+        cluster.close()
+        raise
+    return dataclasses.replace(machine, request=request)
+
+
+def _check(
+    address: str,
+    workers: int | None,
+    resources: Resources | Sequence[Resources] | None,
+    local_workers: int | None,
+    joiners: int,
+) -> None:
+    """Raise a ValueError for arguments that no cluster could satisfy."""
+    for name, count in (("workers", workers), ("local_workers", local_workers)):
+        if count is not None and not (is_whole(count) and count >= 1):
+            raise ValueError(f"{name}={count!r}: give a whole number, at least 1")
+    if not isinstance(address, str):
+        raise ValueError(f"address={address!r}: give host:port, as 10.0.0.1:6379")
+    if not (is_whole(joiners) and joiners >= 0):
+        raise ValueError(f"joiners={joiners!r}: give a whole number, at least 0")
+    check_resources(resources)
+    wanted = workers or local_workers
+    if resources is None or isinstance(resources, Mapping) or wanted is None:
+        return
+    if len(resources) != wanted:
+        name = "workers" if workers else "local_workers"
+        raise ValueError(
+            f"resources has {len(resources)} entries, one for each worker, but {name}="
+            f"{wanted}: give as many entries, or one mapping for all workers"
+        )
+
+
+def _numbers_in(
+    slowdown: float | Sequence[float] | Mapping[str, float],
+) -> Iterable[float]:
+    """The slowdowns, whoever's they are."""
+    if isinstance(slowdown, Mapping):
+        return slowdown.values()
+    return [slowdown] if isinstance(slowdown, int | float) else slowdown
+
+
+def make_machine(
+    cluster: Cluster,
+    *,
+    workers: int | None = None,
+    resources: Resources | Sequence[Resources] | None = None,
+    joiners: int = 0,
+    slowdown: float | Sequence[float] | Mapping[str, float] = 1.0,
+    faults: Sequence[ScriptedFault] = (),
+    step_mode: str | None = None,
+) -> ClusterMachine:
+    """Start a member for every worker of a cluster; see `cluster_machine`."""
+    nodes = cluster.nodes()
+    places = places_on(nodes, resources)
+    if not places or (workers is not None and len(places) < workers):
+        wanted = "any worker" if workers is None else f"{workers} workers"
+        raise ValueError(
+            f"the cluster has no room for {wanted} with resources={resources}: "
+            f"{described(nodes)}"
+        )
+    places = places[:workers]
+    names = [p.name for p in places] + [f"joiner-{k + 1}" for k in range(joiners)]
+    factors = slowdowns_of(slowdown, names)
+    pool = ActorPool(cluster, resources, next(_machines))
+    try:
+        started = {place.name: pool.start(place, place.name) for place in places}
+        kinds = {p.name: about_of(p.name, p, started[p.name]).kind for p in places}
+        return _made(pool, places, names, kinds, factors, faults, step_mode)
+    except BaseException:
+        pool.remove_all()
+        raise
+
+
+def _made(
+    pool: ActorPool,
+    places: Sequence[Slot],
+    names: Sequence[str],
+    kinds: Mapping[str, str],
+    factors: Sequence[float],
+    faults: Sequence[ScriptedFault],
+    step_mode: str | None,
+) -> ClusterMachine:
+    """The machine of workers whose members were started, and of joiners."""
+    found = [
+        ClusterWorker(p.name, p.name.rpartition("/")[0], kinds[p.name], p.resources, s)
+        for p, s in zip(places, factors, strict=False)
+    ]
+    first = found[0]
+    found += [
+        ClusterWorker(name, "", first.kind, first.resources, s)
+        for name, s in list(zip(names, factors, strict=True))[len(places) :]
+    ]
+    return ClusterMachine(tuple(found), pool, tuple(faults), step_mode)

@@ -3,10 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from hetjax.runtimes.cluster.remote_calls import ClusterNode
-
 Resources = Mapping[str, float]
 ACCELERATORS = ("GPU", "TPU")
+
+
+class ClusterNode(NamedTuple):
+    """A machine of the cluster that is alive."""
+
+    id: str
+    name: str
+    resources: dict[str, float]  # all that it has, by name: "CPU", "GPU", ...
+    is_driver: bool = False  # is this process on it?
 
 
 class Slot(NamedTuple):

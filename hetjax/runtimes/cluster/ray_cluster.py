@@ -14,7 +14,8 @@ from typing import Any
 
 from hetjax.engine.protocols import Unreachable
 from hetjax.runtimes.cluster.actor import WorkerActor
-from hetjax.runtimes.cluster.remote_calls import HEALTH, REPLICA, STEPS, ClusterNode
+from hetjax.runtimes.cluster.node_slots import ClusterNode
+from hetjax.runtimes.cluster.worker_group import HEALTH, REPLICA, STEPS
 
 # else Ray warns of what it will do with the GPUs of workers that asked for none
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -14,11 +14,15 @@ from functools import partial
 
 from hetjax.engine.protocols import Unreachable
 from hetjax.machine.faults import absent_at_first
+from hetjax.runtimes.cluster.actor_pool import about_of
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine, ClusterWorker
 from hetjax.runtimes.cluster.node_slots import Slot, room_for
-from hetjax.runtimes.cluster.remote_calls import HEALTH, RemoteActor
-from hetjax.runtimes.cluster.starting import about_of
-from hetjax.runtimes.cluster.worker_group import PATIENCE, WorkerGroup
+from hetjax.runtimes.cluster.worker_group import (
+    HEALTH,
+    PATIENCE,
+    RemoteActor,
+    WorkerGroup,
+)
 
 LOOK = 1.0  # [s] between looks at the nodes
 AGAIN = 20.0  # [s] until a process that did not start is tried again

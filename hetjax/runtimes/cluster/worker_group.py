@@ -4,19 +4,65 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hetjax.engine.protocols import Unreachable
-from hetjax.runtimes.cluster.messages import ActorStatus
-from hetjax.runtimes.cluster.remote_calls import (
-    HEALTH,
-    REPLICA,
-    STEPS,
-    Cluster,
-    RemoteActor,
-)
+from hetjax.runtimes.cluster.actor import ActorStatus
+from hetjax.runtimes.cluster.node_slots import ClusterNode
+
+# a member does the calls of one queue one after the other, in the order they were made
+STEPS = "steps"  # local rounds, and what must wait for them
+REPLICA = "replica"  # merges of a replica whose steps go on
+HEALTH = "health"  # answered at once, whatever the member does
+
+
+class RemoteActor(Protocol):
+    """The driver's end of one member."""
+
+    node: ClusterNode
+
+    def call(
+        self, method: str, *args: Any, queue: str, label: str = "", parts: int = 1
+    ) -> Sequence[Future]:
+        """Call a method of the member, which returns so many parts.
+
+        Each is a future, which raises `hetjax.engine.protocols.Unreachable` if the
+        member is gone. Parcels among the arguments arrive as what was put into them.
+        The `label` is for dashboards.
+        """
+        ...
+
+    def kill(self) -> None:
+        """End the member's process."""
+        ...
+
+
+class Cluster(Protocol):
+    """Nodes, on which members can be started."""
+
+    def nodes(self) -> list[ClusterNode]:
+        """The nodes that are alive, the driver's first, then by name."""
+        ...
+
+    def start(
+        self, name: str, node: ClusterNode, resources: dict[str, float], *settings: Any
+    ) -> RemoteActor:
+        """Start `WorkerActor(*settings)` on a node; its calls wait until it is there.
+
+        The name is for dashboards.
+        """
+        ...
+
+    def put(self, value: Any) -> Any:
+        """A parcel: it goes to each node once, however many members it is given to."""
+        ...
+
+    def close(self) -> None:
+        """Leave the cluster; end it if it was started here."""
+        ...
+
 
 PATIENCE = 5.0  # [s] without an answer, after which a member is asked how it is
 ANSWER = 1.0  # [s] in which a member says how it is, at most

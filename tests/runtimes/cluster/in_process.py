@@ -13,8 +13,9 @@ import numpy as np
 
 from hetjax.engine.protocols import Unreachable
 from hetjax.runtimes.cluster.actor import WorkerActor
-from hetjax.runtimes.cluster.make_cluster import make_machine
-from hetjax.runtimes.cluster.remote_calls import HEALTH, REPLICA, STEPS, ClusterNode
+from hetjax.runtimes.cluster.cluster_machine import make_machine
+from hetjax.runtimes.cluster.node_slots import ClusterNode
+from hetjax.runtimes.cluster.worker_group import HEALTH, REPLICA, STEPS
 
 
 class Parcel:

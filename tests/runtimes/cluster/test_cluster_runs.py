@@ -30,10 +30,14 @@ from test_real_strategies import EPOCHS, SOON, strategy
 
 import hetjax as hj
 from hetjax.data import from_arrays
-from hetjax.runtimes.cluster.make_cluster import make_machine
-from hetjax.runtimes.cluster.mapped import MappedFile, MappedRows, Portable, portable
-from hetjax.runtimes.cluster.node_slots import names_of, places_on, room_for
-from hetjax.runtimes.cluster.remote_calls import ClusterNode
+from hetjax.data.portable import MappedFile, MappedRows, Portable, portable
+from hetjax.runtimes.cluster.cluster_machine import make_machine
+from hetjax.runtimes.cluster.node_slots import (
+    ClusterNode,
+    names_of,
+    places_on,
+    room_for,
+)
 
 CHOSEN = ("biased_local_sgd", "hier_sgd", "ad_psgd", "adaptive_sgd")
 # speed decides neither who merges when nor, as in sequential_sgd, who works at all
@@ -301,7 +305,7 @@ def test_a_memory_map_that_differs_on_a_node_is_refused(tmp_path, monkeypatch):
         (tmp_path / "new.npy").replace(tmp_path / "x.npy")  # the driver's map stays
         return found
 
-    monkeypatch.setattr("hetjax.runtimes.cluster.broadcast.portable", another)
+    monkeypatch.setattr("hetjax.runtimes.cluster.actor_pool.portable", another)
     with pytest.raises(ValueError, match=r"a/cpu:0 on .* has other content here"):
         hj.train(TASK, data, machine, rounds(), seconds=0.3, progress=False)
 
@@ -315,7 +319,7 @@ def test_a_memory_map_that_is_not_on_a_node_is_named(tmp_path, monkeypatch):
         return portable_of(split)
 
     portable_of = portable
-    monkeypatch.setattr("hetjax.runtimes.cluster.broadcast.portable", moved)
+    monkeypatch.setattr("hetjax.runtimes.cluster.actor_pool.portable", moved)
     with pytest.raises(OSError, match=r"a/cpu:0 on .*x\.npy.*give all nodes"):
         hj.train(TASK, data, machine, rounds(), seconds=0.3, progress=False)
 

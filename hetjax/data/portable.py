@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from hetjax.data.columns import View
+from hetjax.data.columns import View, leaf_checksum
 from hetjax.data.dataset import Split
-from hetjax.tracing.fingerprint import checksum
 
 
 class MappedFile(NamedTuple):
@@ -46,7 +45,7 @@ def portable(split: Split) -> Portable:
     for k, leaf in enumerate(leaves):
         told = _told(leaf)
         if told is not None:
-            leaves[k], checksums[k] = told, checksum(leaf)
+            leaves[k], checksums[k] = told, leaf_checksum(leaf)
     return Portable(leaves, structure, checksums)
 
 
@@ -70,7 +69,7 @@ def opened(given: Portable) -> Split:
     """
     leaves = [_opened(leaf) for leaf in given.leaves]
     for k, expected in given.checksums.items():
-        if checksum(leaves[k]) != expected:
+        if leaf_checksum(leaves[k]) != expected:
             raise ValueError(f"{_file_of(given.leaves[k]).path} has other content here")
     return Split(*jax.tree.unflatten(given.structure, leaves))
 

@@ -28,8 +28,8 @@ from real_runs import (
 
 import hetjax as hj
 from hetjax.runtimes.cluster import supervisor, worker_group
-from hetjax.runtimes.cluster.actor_run import ActorRun
-from hetjax.runtimes.cluster.broadcast import THINGS
+from hetjax.runtimes.cluster.actor import ActorRun
+from hetjax.runtimes.cluster.actor_pool import THINGS
 
 pytestmark = pytest.mark.usefixtures("patient")
 LONG = 60.0  # [s] for what comes much sooner
@@ -200,7 +200,7 @@ def test_a_member_that_hangs_is_lost_and_rejoins(before_round, patient):
 def test_a_member_that_hangs_to_the_end_is_stuck_and_replaced(
     before_round, patient, impatient, monkeypatch
 ):
-    monkeypatch.setattr("hetjax.runtimes.cluster.cluster_executor.END", 0.3)
+    monkeypatch.setattr("hetjax.runtimes.cluster.open_cluster.END", 0.3)
     cluster, machine = three_members()
     hung = cluster.members[0]
     hang_in_a_round(hung, before_round, patient)
@@ -374,7 +374,7 @@ def test_a_member_whose_step_hangs_does_not_stop_the_next_run(monkeypatch, patie
         return inner(self, local_round, replica)
 
     monkeypatch.setattr(ActorRun, "_outcome", outcome)
-    monkeypatch.setattr("hetjax.runtimes.cluster.cluster_executor.END", 0.5)
+    monkeypatch.setattr("hetjax.runtimes.cluster.open_cluster.END", 0.5)
     history = real(rounds(), machine, until=[lost(1), merged])
     assert history.stuck == ["b/cpu:0"]
     monkeypatch.setattr(ActorRun, "_outcome", inner)
