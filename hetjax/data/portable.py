@@ -1,7 +1,7 @@
-"""Memory maps between machines: the path travels, and every node opens its own file.
+"""Splits that can be sent to other machines: memory maps are replaced by their paths.
 
-A map that is pickled would be read as a whole. A shared folder, or a copy at the same
-path on each node, is what a member needs; a checksum tells whether it is the same.
+Pickling a memory map would read all of it. Instead every machine opens its own file, in
+a shared folder or a copy at the same path, and compares its checksum.
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from hetjax.data.dataset import Split
 
 
 class MappedFile(NamedTuple):
-    """A memory map of a whole file, as another process opens it."""
+    """The description of a memory map of a whole file."""
 
     path: str
     dtype: Any
@@ -24,35 +24,35 @@ class MappedFile(NamedTuple):
 
 
 class MappedRows(NamedTuple):
-    """Rows of a memory map."""
+    """The description of a view of a memory map's rows."""
 
     file: MappedFile
     rows: np.ndarray
 
 
 class Portable(NamedTuple):
-    """A split with descriptions in the place of its memory maps."""
+    """A split with descriptions in place of its memory maps."""
 
     leaves: list[Any]
     structure: Any
-    checksums: dict[int, int]  # of the maps, by the number of the leaf
+    checksums: dict[int, int]  # of the memory maps, by index of the leaf
 
 
 def portable(split: Split) -> Portable:
-    """The split, to be given to another process."""
+    """Return the split in a form that can be sent to another process."""
     leaves, structure = jax.tree.flatten((split.x, split.y))
     checksums = {}
     for k, leaf in enumerate(leaves):
-        told = _told(leaf)
-        if told is not None:
-            leaves[k], checksums[k] = told, leaf_checksum(leaf)
+        description = _description(leaf)
+        if description is not None:
+            leaves[k], checksums[k] = description, leaf_checksum(leaf)
     return Portable(leaves, structure, checksums)
 
 
-def _told(leaf: Any) -> MappedFile | MappedRows | None:
-    """The description of a memory map; None for what is no map of a whole file."""
+def _description(leaf: Any) -> MappedFile | MappedRows | None:
+    """The description of a memory map, or None if it is not one of a whole file."""
     if isinstance(leaf, View):
-        file = _told(leaf.base)
+        file = _description(leaf.base)
         return MappedRows(file, leaf.rows) if isinstance(file, MappedFile) else None
     whole = isinstance(leaf, np.memmap) and not isinstance(leaf.base, np.ndarray)
     if not whole or leaf.filename is None:
@@ -62,21 +62,23 @@ def _told(leaf: Any) -> MappedFile | MappedRows | None:
     return MappedFile(path, leaf.dtype, leaf.shape, offset, order)
 
 
-def opened(given: Portable) -> Split:
-    """The split, with the memory maps of this machine.
+def open_portable(portable_split: Portable) -> Split:
+    """Return the split with memory maps of this machine's files.
 
-    Errors: OSError for a file that is not here; ValueError for one that differs.
+    Errors: OSError for a missing file; ValueError for a file with other content.
     """
-    leaves = [_opened(leaf) for leaf in given.leaves]
-    for k, expected in given.checksums.items():
+    leaves = [_open_leaf(leaf) for leaf in portable_split.leaves]
+    for k, expected in portable_split.checksums.items():
         if leaf_checksum(leaves[k]) != expected:
-            raise ValueError(f"{_file_of(given.leaves[k]).path} has other content here")
-    return Split(*jax.tree.unflatten(given.structure, leaves))
+            raise ValueError(
+                f"{_file_of(portable_split.leaves[k]).path} has other content here"
+            )
+    return Split(*jax.tree.unflatten(portable_split.structure, leaves))
 
 
-def _opened(leaf: Any) -> Any:
+def _open_leaf(leaf: Any) -> Any:
     if isinstance(leaf, MappedRows):
-        return View(_opened(leaf.file), leaf.rows)
+        return View(_open_leaf(leaf.file), leaf.rows)
     if not isinstance(leaf, MappedFile):
         return leaf
     path, dtype, shape, offset, order = leaf
