@@ -70,7 +70,7 @@ def test_calibrate_on_a_cluster(tmp_path):
     ("flags", "message"),
     [
         (("--machine=cluster", "--address=127.0.0.1:1"), "no Ray cluster answers at"),
-        (("--machine=cluster", "--address=here"), "give host:port"),
+        (("--machine=cluster", "--address=here"), "must be host:port"),
         (("--machine=cluster", "--resources=CPU"), "write resource=number"),
         (
             ("--machine=cluster", "--local_workers=2", "--address=1.2.3.4:5"),

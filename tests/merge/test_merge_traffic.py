@@ -41,7 +41,7 @@ def names_of(replica):
 
 
 def like(tree, seed):
-    """A tree of random numbers, as the given one."""
+    """A tree of random numbers, shaped like the given one."""
     rng = np.random.default_rng(seed)
 
     def one(leaf):

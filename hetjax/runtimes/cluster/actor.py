@@ -40,6 +40,8 @@ from hetjax.runtimes.real.throttle import Cancelled, Throttle
 from hetjax.runtimes.threads.open_threads import first_quartile, fixed_share
 from hetjax.tracing.fingerprint import data_fingerprint
 
+MAX_DATA_SETS = 2  # that an actor stores, the most recent ones
+
 
 class ActorDevice(NamedTuple):
     """The device and the process of an actor."""
@@ -78,7 +80,7 @@ class RoundReport(NamedTuple):
     """The result of a local round."""
 
     seconds: float  # of the round, without compiling
-    compile_seconds: float  # [s] besides
+    compile_seconds: float
     failure: str = ""  # the traceback of an exception
     losses: tuple[np.ndarray, ...] = ()  # per step, or one array of all steps
     mean: Any = np.float32(0)
@@ -328,13 +330,10 @@ class ActorRun:
         self._factor = factor
 
     def cancel(self, number: int) -> None:
-        """End the round of this number after its current step, or before it begins."""
+        """End round `number` after its current program, or before it begins."""
         self._cancelled = max(self._cancelled, number)
         if self._number <= number:
             self._throttle.cancel()
-
-
-MAX_DATA_SETS = 2  # that an actor stores, the most recent ones
 
 
 class WorkerActor:

@@ -30,7 +30,11 @@ from hetjax.runtimes.cluster.worker_group import (
     wait_for_result,
 )
 
+START_TIMEOUT = 120.0  # [s] within which an actor must start
 ALIVE_TIMEOUT = 10.0  # [s] within which an actor must answer before a run
+MAX_STORED = 16  # tasks and settings that an actor stores
+
+_numbers = itertools.count()
 
 
 class ActorPool:
@@ -75,7 +79,7 @@ class ActorPool:
         return [self._allocated[name] for name in list(self._actors)]
 
     def actors_of(self, names: Sequence[str]) -> list[RemoteActor | None]:
-        """Return the actors of workers; end those that do not answer: None."""
+        """Return the actors of workers; end those that do not answer (None)."""
         asked = {
             name: self._actors[name].call("status", queue=HEALTH)[0]
             for name in names
@@ -89,7 +93,7 @@ class ActorPool:
         return [self._actors.get(name) for name in names]
 
     def remove(self, name: str, actor: RemoteActor | None = None) -> None:
-        """End a worker's actor, or the given one if the worker has another by now."""
+        """End a worker's actor, or only the given one if the worker has another now."""
         found = self._actors.get(name)
         if actor is None or found is actor:
             self._actors.pop(name, None)
@@ -107,9 +111,6 @@ class ActorPool:
         self.closed = True
         self.remove_all()
         self.cluster.close()
-
-
-START_TIMEOUT = 120.0  # [s] within which an actor must start
 
 
 def wait_until_started(name: str, slot: Slot, actor: RemoteActor) -> ActorDevice:
@@ -130,14 +131,10 @@ def wait_until_started(name: str, slot: Slot, actor: RemoteActor) -> ActorDevice
     if platform_of(slot.resources) is None and device.platform == "cpu":
         raise ValueError(
             f"{name} has {dict(slot.resources)}, but JAX finds only a CPU on "
-            f"{slot.node.name}: install jax for its accelerator done (such as "
+            f"{slot.node.name}: install jax for its accelerator there (such as "
             "hetjax[cuda12])"
         )
     return device
-
-
-_numbers = itertools.count()
-MAX_STORED = 16  # tasks and settings that an actor stores
 
 
 class Broadcast:

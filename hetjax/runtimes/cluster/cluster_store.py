@@ -125,12 +125,12 @@ class ClusterStore(ReplicaStore):
     def check_in(self, worker: int, replica: Any) -> None:
         """Take note that a worker's round has arrived."""
         self._working.discard(worker)
-        moved = worker in self._changed
+        changed = worker in self._changed
         self._changed.discard(worker)
         if self.shared:
             self._group.post(worker, "check_in", queue=self._queue)
         self._known_leaves[worker] = {}
-        if not moved and replica.numbers:
+        if not changed and replica.numbers:
             self._incoming[worker] = replica
         before = self._recent_reads.get(worker, ())
         self._recent_reads[worker] = (*before, set())[-PREDICTING_ROUNDS:]
@@ -328,12 +328,10 @@ class ClusterStore(ReplicaStore):
     def save(self) -> dict[str, Any]:
         """Return the leaves of all states, and of all reachable replicas."""
         self._lost_at_snapshot.clear()
-        at_hand = [
-            k for k in self._known_leaves if self.shared or k not in self._working
-        ]
-        moved = [k for k in self._working if k in self._changed]
-        replicas = self._all_leaves("leaves", at_hand)
-        before = self._all_leaves("leaves_before", moved)
+        ready = [k for k in self._known_leaves if self.shared or k not in self._working]
+        changed = [k for k in self._working if k in self._changed]
+        replicas = self._all_leaves("leaves", ready)
+        before = self._all_leaves("leaves_before", changed)
         return {
             "root": Leaves(jax.tree.leaves(self._nodes[ROOT])),
             "nodes": {n: Leaves(jax.tree.leaves(s)) for n, s in self._nodes.items()},

@@ -57,6 +57,7 @@ from hetjax.tracing.fingerprint import header
 from hetjax.tracing.recorder import Recorder
 
 TIMED = Placement(timed=True)
+END_TIMEOUT = 5.0  # [s] to wait for rounds at the end, beyond their expected time
 SLOWEST_NETWORK = 25e6  # [bytes/s] that deadlines allow for sending a model
 
 
@@ -294,9 +295,6 @@ class _Preparation:
             self._step_modes[kind] = found or "dispatch"
 
 
-END_TIMEOUT = 5.0  # [s] to wait for rounds at the end, beyond their expected time
-
-
 class _PendingRound(NamedTuple):
     """A round that was sent to an actor."""
 
@@ -321,7 +319,7 @@ class ClusterExecutor:
         compilations: Compilations,
         supervisor: Supervisor,
     ):
-        """`step_modes` of all workers; the supervisor is told about lost ones."""
+        """`step_modes` of all workers; lost workers are reported to the supervisor."""
         self._group, self._clock, self._step_modes = group, clock, step_modes
         self._compilations, self._supervisor = compilations, supervisor
         self._pending: dict[int, _PendingRound] = {}  # by worker: the round in flight
@@ -339,16 +337,16 @@ class ClusterExecutor:
     def start(self, assignment: Assignment) -> None:
         """Send a round to its worker's actor, which has the replica."""
         worker = assignment.worker
-        wanted = self._group.report_leaves[worker]
+        leaf_numbers = self._group.report_leaves[worker]
         local_round = RoundCall(
             assignment.rows,
             assignment.learning_rate,
             assignment.first_step,
             self._step_modes[worker],
-            wanted,
+            leaf_numbers,
             next(self._numbers),
         )
-        taken = time.perf_counter()
+        dispatched = time.perf_counter()
         size = len(assignment.rows[0]) if assignment.rows else 0
         report, leaves = self._group.call_parts(
             worker,
@@ -357,10 +355,15 @@ class ClusterExecutor:
             parts=2,
             label=f"local round: {len(assignment.rows)} x {size}",
         )
-        number = local_round.number
-        actor = self._group.actors[worker]
         call = _PendingRound(
-            worker, taken, assignment.rows, wanted, report, leaves, number, actor
+            worker,
+            dispatched,
+            assignment.rows,
+            leaf_numbers,
+            report,
+            leaves,
+            local_round.number,
+            self._group.actors[worker],
         )
         self._pending[worker] = call
         report.add_done_callback(partial(self._on_report, call))
@@ -394,7 +397,7 @@ class ClusterExecutor:
 
     def finish(self, worker: int) -> RoundOutcome:
         """Return a worker's outcome; its replica stays with its actor."""
-        self._pending.pop(worker, None)  # of a continued run there is none
+        self._pending.pop(worker, None)  # a restored outcome has none
         return self._outcomes.pop(worker)
 
     def outcome(self, worker: int) -> None:

@@ -168,8 +168,8 @@ class Supervisor:
 
     def _remove_lost(self) -> None:
         with self._lock:
-            gone, self._to_remove = self._to_remove, []
-        for name in gone:
+            lost, self._to_remove = self._to_remove, []
+        for name in lost:
             self._machine.pool.remove(name)
 
     def _fill(self, worker: int, since: float) -> None:

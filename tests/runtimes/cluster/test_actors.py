@@ -187,7 +187,7 @@ def hang_in_a_round(first, before_round, patient):
     before_round(hang)
 
 
-def test_a_actor_that_hangs_is_lost_and_rejoins(before_round, patient):
+def test_an_actor_that_hangs_is_lost_and_rejoins(before_round, patient):
     cluster, machine = three_actors()
     hung = cluster.actors[0]
     hang_in_a_round(hung, before_round, patient)
@@ -201,7 +201,7 @@ def test_a_actor_that_hangs_is_lost_and_rejoins(before_round, patient):
     assert not history.stuck
 
 
-def test_a_actor_that_hangs_to_the_end_is_stuck_and_replaced(
+def test_an_actor_that_hangs_to_the_end_is_stuck_and_replaced(
     before_round, patient, impatient, monkeypatch
 ):
     monkeypatch.setattr("hetjax.runtimes.cluster.open_cluster.END_TIMEOUT", 0.3)
@@ -214,7 +214,7 @@ def test_a_actor_that_hangs_to_the_end_is_stuck_and_replaced(
     hung.kill()
 
 
-def test_a_actor_that_is_gone_when_it_merges_is_absent(monkeypatch, before_round):
+def test_an_actor_that_is_lost_when_it_merges_is_absent(monkeypatch, before_round):
     """It is killed with its round done, at the barrier; the others' work is merged."""
     cluster, machine = three_actors()
     doomed, begun = cluster.actors[0], threading.Event()
@@ -257,7 +257,7 @@ def test_a_step_that_raises_loses_its_worker(monkeypatch):
     assert "RuntimeError" in history.events[0].why
 
 
-def test_what_a_actor_cannot_apply_is_reported_with_its_next_round(monkeypatch):
+def test_what_an_actor_cannot_apply_is_reported_with_its_next_round(monkeypatch):
     """Nothing waits for a changed replica to arrive; its error is not lost."""
     _, machine = three_actors()
     inner = ActorRun.apply_changes
@@ -311,7 +311,7 @@ def test_scripted_faults():
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
-def test_a_actor_that_is_gone_before_a_run_has_no_part_in_it_at_first():
+def test_an_actor_that_is_lost_before_a_run_has_no_part_in_it_at_first():
     cluster, machine = three_actors()
     real(rounds(), machine, until=ALL_ARRIVED)
     cluster.actors[2].kill()
@@ -320,7 +320,7 @@ def test_a_actor_that_is_gone_before_a_run_has_no_part_in_it_at_first():
     assert history.workers[2].updates > 0
 
 
-def test_a_actor_that_compiles_is_excused(monkeypatch, patient):
+def test_an_actor_that_compiles_is_excused(monkeypatch, patient):
     """It takes longer than its deadline, but says that it compiles."""
     _, machine = three_actors()
     patient.strict.add((1, 5))
@@ -367,7 +367,7 @@ def test_the_tasks_of_two_sessions_are_kept_apart():
         assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
-def test_a_actor_whose_step_hangs_does_not_stop_the_next_run(monkeypatch, patient):
+def test_an_actor_whose_step_hangs_does_not_stop_the_next_run(monkeypatch, patient):
     """It answers health checks, but its round never ends: the next run replaces it."""
     _, machine = three_actors()
     patient.strict.add((1, 3))
@@ -466,7 +466,7 @@ def test_actors_that_hang_are_distinguished_from_those_that_work(impatient):
 
 
 def test_a_slow_network_is_no_reason_to_lose_a_worker(monkeypatch, patient):
-    """Reports that come late, all alike, count for the deadlines."""
+    """Deadlines adapt to reports that are all equally slow."""
     _, machine = three_actors()
     inner, counts = ActorRun.run_round, Counter()
 
@@ -516,7 +516,7 @@ def test_a_worker_does_not_move_to_another_kind_of_device(monkeypatch, cpu_alone
         still_lost(self, *args)
         said.append(args)
 
-    # why it stays lost; policies are not told that
+    # why it stays lost, which policies do not learn
     monkeypatch.setattr(supervisor.Supervisor, "_still_lost", report)
     last = [lost(1), lambda event: bool(said), *3 * [arrived(0)], merged]
     with during(cluster, cluster.actors[1].kill):

@@ -338,17 +338,17 @@ hj.train(TASK, DATA, machine, rounds(), seconds=60.0, num_evals=300, progress=Fa
     assert replayed.replayed == "equal"
 
 
-def test_why_an_actor_is_gone():
+def test_why_an_actor_is_dead():
     """Our own message where Ray's misleads, otherwise Ray's first sentence."""
     from hetjax.runtimes.cluster.ray_cluster import _short_reason
 
-    told = "The actor died because {}. class_name: Actor\n actor_id: 1 ..."
-    killed = told.format("of an error raised in its creation task")
+    message = "The actor died because {}. class_name: Actor\n actor_id: 1 ..."
+    killed = message.format("of an error raised in its creation task")
     assert (
         _short_reason(RuntimeError(killed)) == "of an error raised in its creation task"
     )
     # the driver's port is closed to the cluster, or wants another token
-    held = told.format("all references to the actor were removed including lineage")
+    held = message.format("all references to the actor were removed including lineage")
     assert "cannot call this process back" in _short_reason(RuntimeError(held))
 
 
