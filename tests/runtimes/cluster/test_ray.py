@@ -349,7 +349,7 @@ def test_why_an_actor_is_dead():
     )
     # the driver's port is closed to the cluster, or wants another token
     held = message.format("all references to the actor were removed including lineage")
-    assert "cannot call this process back" in _short_reason(RuntimeError(held))
+    assert "cannot connect back to this process" in _short_reason(RuntimeError(held))
 
 
 def test_a_task_that_cannot_be_pickled_says_why(machine):
