@@ -11,8 +11,7 @@ from hetjax.api.replay import replay
 from hetjax.api.resume import resume
 from hetjax.api.run_folder import OtherRun
 from hetjax.api.train import train
-from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
-from hetjax.runtimes.cluster.make_cluster import cluster_machine
+from hetjax.runtimes.cluster.cluster_machine import ClusterMachine, cluster_machine
 from hetjax.runtimes.threads.local_machine import LocalMachine, local_machine
 
 __all__ = [

@@ -8,8 +8,7 @@ from hetjax.data.dataset import Dataset
 from hetjax.machine import Machine, ScriptedFault
 from hetjax.recipes import NoRecipe, make, recipe_of
 from hetjax.report.record import plain
-from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
-from hetjax.runtimes.cluster.make_cluster import cluster_machine
+from hetjax.runtimes.cluster.cluster_machine import ClusterMachine, cluster_machine
 from hetjax.runtimes.devices import all_devices, chosen_devices
 from hetjax.runtimes.threads.local_machine import LocalMachine, LocalWorker
 from hetjax.strategies.types import Strategy

@@ -5,6 +5,7 @@ memory maps, scipy CSR arrays, or fields of a `hetjax.data.sources.Source`. A le
 is not in memory is never copied; only requested rows are read.
 """
 
+import zlib
 from typing import Any
 
 import jax
@@ -142,3 +143,19 @@ def sampled_rows(leaf: Any) -> np.ndarray:
     number = min(SAMPLED, leaf.shape[0])
     rows = np.unique(np.linspace(0, leaf.shape[0] - 1, number).astype(np.int64))
     return np.ascontiguousarray(gather_rows(leaf, rows))
+
+
+def leaf_checksum(leaf: Any) -> int:
+    """CRC-32 of a leaf: of all of it, or of sampled rows if it is not in memory."""
+    if not in_memory(leaf):
+        parts = (sampled_rows(leaf),)
+    elif sp.issparse(leaf):
+        parts = (leaf.data, leaf.indices, leaf.indptr)
+    else:
+        parts = (leaf,)
+    found = 0
+    for part in parts:
+        # as bytes: not every dtype has a buffer
+        numbers = np.ravel(np.ascontiguousarray(part)).view(np.uint8)
+        found = zlib.crc32(numbers.data, found)
+    return found

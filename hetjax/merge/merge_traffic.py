@@ -1,9 +1,8 @@
-"""What of its members' replicas a merge reads and changes, found in its program.
+"""The leaves of its members' replicas that a merge reads and changes.
 
-A replica stays with its worker. Before a merge, the arrays that the merge reads go to
-the driver; after it, the arrays that it changed go to the members. Which ones these are
-is declared nowhere: the jaxpr of `Merge.apply` has it, for hetjax's merges as for a
-user's own.
+On a cluster a replica stays with its worker. Before a merge, the leaves that it reads
+are sent to the driver; after it, the leaves that it changed are sent to the members.
+Both are found in the jaxpr of `Merge.apply`, for hetjax's merges and custom ones alike.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -19,27 +18,27 @@ Apply = Callable[[Any, tuple[Replica, ...], Any], tuple[Any, Sequence[Replica]]]
 
 
 class Change(NamedTuple):
-    """A leaf of a member's replica that a merge replaces, and by what.
+    """A leaf of a member's replica that a merge replaces, and its new value.
 
-    One of the other fields is set: the number of an array that is sent, another leaf of
-    the same replica as it was before the merge, or one number for all of the leaf.
+    One of the other fields is set: the index of an array that is sent, that of another
+    leaf of the same replica before the merge, or one number that fills the leaf.
     """
 
     leaf: int
     sent: int | None = None
-    own: int | None = None
+    copy_of: int | None = None
     fill: float | None = None
 
 
 class Exchange(NamedTuple):
-    """What crosses for one kind of merge.
+    """The leaves that are sent for one kind of merge, and its program.
 
-    run(state, read, stats) -> (state, arrays to send, local members); `read` has for
-    each member the leaves that `reads` lists, which are all of a local one.
+    run(state, read, stats) -> (state, arrays to send, local members); `read` has the
+    leaves of each member that `reads` lists: all leaves of a local member.
     """
 
-    reads: tuple[tuple[int, ...], ...]  # leaves, by member
-    changes: tuple[tuple[Change, ...], ...]  # by member; of a local one, none
+    reads: tuple[tuple[int, ...], ...]  # indices of leaves, by member
+    changes: tuple[tuple[Change, ...], ...]  # by member; none of a local member
     run: Callable[[Any, Sequence[Sequence[Any]], Any], tuple[Any, list, list]]
 
 
@@ -50,10 +49,10 @@ def exchange_of(
     stats: Any,
     local: Sequence[bool],
 ) -> Exchange:
-    """Find what crosses in `apply(state, replicas, stats)`; compile nothing yet.
+    """Find what is sent for `apply(state, replicas, stats)`; compile nothing yet.
 
     The arguments are arrays, or their shapes. `local` members, such as the nodes of a
-    tree, are with the driver: nothing of them crosses.
+    tree, are on the driver: nothing of them is sent.
     """
     leaves = [jax.tree.leaves(replica) for replica in replicas]
     structures = [jax.tree.structure(replica) for replica in replicas]
@@ -66,10 +65,10 @@ def exchange_of(
 
     closed, like = jax.make_jaxpr(flat, return_shape=True)(state, leaves, stats)
     values = _Values(closed.jaxpr)
-    before = _like(leaves, values.inputs[len(jax.tree.leaves(state)) :])
+    before = _regrouped(leaves, values.inputs[len(jax.tree.leaves(state)) :])
     num_state = len(jax.tree.leaves(like[0]))
-    after = _like(like[1], values.outputs[num_state:])
-    sent: dict[Hashable, tuple[int, int]] = {}  # a value -> a member's leaf that has it
+    after = _regrouped(like[1], values.outputs[num_state:])
+    sent: dict[Hashable, tuple[int, int]] = {}  # value -> (member, leaf)
     changes = tuple(
         () if is_local else tuple(_changes(m, old, new, values, sent))
         for m, (old, new, is_local) in enumerate(zip(before, after, local, strict=True))
@@ -83,18 +82,18 @@ def exchange_of(
     chosen = list(sent.values())
 
     def run(state: Any, read: Sequence[Sequence[Any]], stats: Any) -> Any:
-        # what is not read decides nothing, and XLA leaves it out
+        # leaves that are not read have no effect, and XLA removes them
         full = [
             _filled(own, numbers, given)
             for own, numbers, given in zip(leaves, reads, read, strict=True)
         ]
         state, found = flat(state, full, stats)
-        kept = [
+        local_members = [
             jax.tree.unflatten(structures[m], own)
             for m, own in enumerate(found)
             if local[m]
         ]
-        return state, [found[m][i] for m, i in chosen], kept
+        return state, [found[m][i] for m, i in chosen], local_members
 
     return Exchange(reads, changes, jax.jit(run, donate_argnums=0))
 
@@ -106,7 +105,7 @@ def _changes(
     values: "_Values",
     sent: dict[Hashable, tuple[int, int]],
 ) -> Iterable[Change]:
-    """The leaves of a member that another value replaces; adds to what is sent."""
+    """The changed leaves of a member; adds the values to send to `sent`."""
     for leaf, value in enumerate(after):
         if value == before[leaf]:
             continue
@@ -114,14 +113,14 @@ def _changes(
         if fill is not None:
             yield Change(leaf, fill=fill)
         elif value in before:
-            yield Change(leaf, own=before.index(value))
+            yield Change(leaf, copy_of=before.index(value))
         else:
             sent.setdefault(value, (member, leaf))
             yield Change(leaf, sent=list(sent).index(value))
 
 
-def _like(trees: Sequence[Sequence[Any]], flat: Sequence[Any]) -> list[list[Any]]:
-    """The flat values, in lists as long as the given ones."""
+def _regrouped(trees: Sequence[Sequence[Any]], flat: Sequence[Any]) -> list[list[Any]]:
+    """The flat values, in lists as long as the `trees`."""
     rest = iter(flat)
     return [[next(rest) for _ in own] for own in trees]
 
@@ -129,7 +128,7 @@ def _like(trees: Sequence[Sequence[Any]], flat: Sequence[Any]) -> list[list[Any]
 def _filled(
     leaves: Sequence[Any], numbers: Sequence[int], given: Sequence[Any]
 ) -> list[Any]:
-    """The given arrays as the leaves of these numbers, and zeros as all others."""
+    """The leaves, of which those of these indices are given; the others are zeros."""
     known = dict(zip(numbers, given, strict=True))
     return [
         known[i] if i in known else jnp.zeros(leaf.shape, leaf.dtype)
@@ -138,14 +137,14 @@ def _filled(
 
 
 class _Values:
-    """The values of a jaxpr: equal keys are equal values, however often computed."""
+    """Keys for the values of a jaxpr: equal keys mean equal values."""
 
     def __init__(self, jaxpr: Any):
-        """Number the values, by what computes them from which others."""
+        """Make a value's key of its primitive, parameters and operands."""
         self._keys: dict[Any, Hashable] = {
             v: ("input", i) for i, v in enumerate([*jaxpr.constvars, *jaxpr.invars])
         }
-        self._made_of: dict[Hashable, tuple[Hashable, ...]] = {}
+        self._operands: dict[Hashable, tuple[Hashable, ...]] = {}
         self._fills: dict[Hashable, float] = {}
         self._unique: dict[Hashable, int] = {}
         for equation in jaxpr.eqns:
@@ -155,18 +154,18 @@ class _Values:
 
     def _number(self, equation: Any) -> None:
         given = tuple(self._key(v) for v in equation.invars)
-        if equation.primitive.name == "copy":  # another buffer, the same value
+        if equation.primitive.name == "copy":  # the same value in another buffer
             self._keys[equation.outvars[0]] = given[0]
             return
         params = tuple((k, _hashable(v)) for k, v in sorted(equation.params.items()))
-        # a number for the key: keys within keys would grow with the program
+        # keys have numbers: nested keys would grow with the program
         made = self._unique.setdefault(
             (equation.primitive.name, params, given), len(self._unique)
         )
-        for place, variable in enumerate(equation.outvars):
-            key = ("made", made, place)
+        for index, variable in enumerate(equation.outvars):
+            key = ("made", made, index)
             self._keys[variable] = key
-            self._made_of[key] = given
+            self._operands[key] = given
             if equation.primitive.name == "broadcast_in_dim":
                 fill = self.constant(given[0])
                 if fill is not None:
@@ -178,22 +177,22 @@ class _Values:
         return self._keys[variable]
 
     def constant(self, value: Any) -> float | None:
-        """The one number that a value is full of; None if it is another value."""
+        """The number that fills a value; None if it is not constant."""
         return value[1] if value[0] == "literal" else self._fills.get(value)
 
     def read_by(self, values: Iterable[Hashable]) -> set[Hashable]:
-        """All values that these are computed from, and themselves."""
+        """These values, and all values that they are computed from."""
         found, ahead = set(), list(values)
         while ahead:
             value = ahead.pop()
             if value not in found:
                 found.add(value)
-                ahead += self._made_of.get(value, ())
+                ahead += self._operands.get(value, ())
         return found
 
 
 def _hashable(value: Any) -> Hashable:
-    """A parameter of an equation as part of a key; equal only if surely the same."""
+    """An equation's parameter as part of a key; unhashable ones equal themselves."""
     try:
         hash(value)
     except TypeError:

@@ -7,15 +7,13 @@ parameters.
 
 import hashlib
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-import scipy.sparse as sp
 
-from hetjax.data.columns import in_memory, leaves_of, sampled_rows
+from hetjax.data.columns import leaf_checksum, leaves_of
 from hetjax.data.dataset import Dataset
 from hetjax.engine.job import Job
 from hetjax.machine import Machine
@@ -171,24 +169,8 @@ def data_fingerprint(data: Dataset) -> dict[str, Any]:
         "features": data.num_features,
         "classes": data.num_classes,
         "checksum": [
-            checksum(part)
+            leaf_checksum(part)
             for split in (data.train, data.test)
             for part in leaves_of((split.x, split.y))
         ],
     }
-
-
-def checksum(array: Any) -> int:
-    """Return the checksum of an array, or of sampled rows if it is not in memory."""
-    if not in_memory(array):
-        parts = (sampled_rows(array),)
-    elif sp.issparse(array):
-        parts = (array.data, array.indices, array.indptr)
-    else:
-        parts = (array,)
-    found = 0
-    for part in parts:
-        # as bytes: not every dtype has a buffer
-        numbers = np.ravel(np.ascontiguousarray(part)).view(np.uint8)
-        found = zlib.crc32(numbers.data, found)
-    return found

@@ -70,11 +70,11 @@ def test_calibrate_on_a_cluster(tmp_path):
     ("flags", "message"),
     [
         (("--machine=cluster", "--address=127.0.0.1:1"), "no Ray cluster answers at"),
-        (("--machine=cluster", "--address=here"), "give host:port"),
+        (("--machine=cluster", "--address=here"), "must be host:port"),
         (("--machine=cluster", "--resources=CPU"), "write resource=number"),
         (
             ("--machine=cluster", "--local_workers=2", "--address=1.2.3.4:5"),
-            "give the address of a running cluster, or the workers",
+            "pass the address of a running cluster, or local_workers",
         ),
         (("--machine=cluster", "--cpu_devices=2"), "--cpu_devices is for devices of"),
         (("--local_workers=2",), "--local_workers is for --machine=cluster"),
@@ -103,7 +103,7 @@ def test_a_stale_address_is_told_from_a_cluster(tmp_path):
     found = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
-    assert "noted by Ray, of a cluster that has died?" in found.stderr
+    assert "from Ray's file; the cluster may have died" in found.stderr
     environment["RAY_TMPDIR"] = str(tmp_path / "empty")
     found = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True

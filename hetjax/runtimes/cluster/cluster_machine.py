@@ -1,34 +1,53 @@
-"""Cluster machines: the devices of a Ray cluster's nodes as workers."""
+"""Cluster machines: the devices of a Ray cluster's nodes as workers.
 
-from collections.abc import Mapping
+`cluster_machine` connects to a running cluster, or starts one on this machine.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from hetjax.data.dataset_checks import is_whole
 from hetjax.engine.local_steps import ALONE
 from hetjax.machine import ScriptedFault
 from hetjax.machine.types import WorkerInfo
-from hetjax.runtimes.cluster.actor_pool import ActorPool
-from hetjax.runtimes.real.real_machine import RealMachine
+from hetjax.runtimes.cluster.actor_pool import ActorPool, wait_until_started
+from hetjax.runtimes.cluster.node_slots import (
+    Resources,
+    Slot,
+    check_resources,
+    describe_nodes,
+    slots_on,
+)
+from hetjax.runtimes.cluster.worker_group import Cluster
+from hetjax.runtimes.real.real_machine import (
+    RealMachine,
+    check_slowdown,
+    check_step_mode,
+    slowdowns_of,
+)
 from hetjax.summaries import counted
 
 
 @dataclass(frozen=True)
 class ClusterWorker:
-    """A worker in a process of its own, on a node of a cluster."""
+    """A worker with its own process, on a node of a cluster."""
 
     name: str
-    node: str  # its name; "": of a node that may join
+    node: str  # the node's name; "": a joiner's, which is not known yet
     kind: str  # of device; workers of one kind run the same programs
-    resources: Mapping[str, float]  # of the node that it takes, by name
-    slowdown: float = 1.0  # steps take this many times as long: it waits after each
+    resources: Mapping[str, float]  # that the worker occupies on its node, by name
+    slowdown: float = 1.0  # factor on the time of a step, by waiting after each
 
 
 @dataclass(frozen=True)
 class ClusterMachine(RealMachine):
-    """Workers of a cluster; `hetjax.cluster_machine` makes one.
+    """Workers of a cluster, made by `hetjax.cluster_machine`.
 
-    Its members (processes) serve all runs on it. `close()`, or a `with` block, ends
-    them; else they end with this process.
+    Their actors (processes) serve all runs on the machine. They end with `close()`, a
+    `with` block, or this process.
     """
 
     record_name: ClassVar[str] = "cluster"
@@ -37,7 +56,7 @@ class ClusterMachine(RealMachine):
     pool: ActorPool = field(compare=False)
     faults: tuple[ScriptedFault, ...] = ()
     step_mode: str | None = None  # how K local steps run; None: measure and choose
-    # the other arguments of `cluster_machine`, to make it again
+    # the arguments of `cluster_machine`, from which the machine can be made again
     request: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self):
@@ -54,7 +73,7 @@ class ClusterMachine(RealMachine):
         self.close()
 
     def close(self) -> None:
-        """End the members, and the cluster if it was started for them."""
+        """End the actors, and the cluster if it was started for them."""
         self.pool.close()
 
     @property
@@ -66,7 +85,7 @@ class ClusterMachine(RealMachine):
         return f"a cluster of {counted(len(nodes), 'node')}"
 
     def record(self) -> dict[str, Any]:
-        """Return the machine as JSON-ready data, with its call but for the faults."""
+        """Return JSON-ready data, with the call that made it (without the faults)."""
         given = {k: v for k, v in self.request.items() if v not in ("auto", None, 0)}
         slowdown = {w.name: w.slowdown for w in self.workers if w.slowdown != 1}
         given |= {"slowdown": slowdown} if slowdown else {}
@@ -81,6 +100,162 @@ class ClusterMachine(RealMachine):
 
     @property
     def present(self) -> "ClusterMachine":
-        """The machine with only those workers that have a process."""
+        """The machine with only the workers that have an actor."""
         here = self.pool.names
         return self.subset([w.name for w in self.workers if w.name in here])
+
+
+_machines = itertools.count(1)
+
+
+def cluster_machine(
+    address: str = "auto",
+    *,
+    workers: int | None = None,
+    resources: Resources | Sequence[Resources] | None = None,
+    local_workers: int | None = None,
+    joiners: int = 0,
+    slowdown: float | Sequence[float] | Mapping[str, float] = 1.0,
+    faults: Sequence[ScriptedFault] = (),
+    step_mode: str | None = None,
+) -> ClusterMachine:
+    """Return the workers of a Ray cluster as a machine for real runs.
+
+    `address` is the address of a running cluster, such as "10.0.0.1:6379"; "auto" finds
+    the cluster of this machine (RAY_ADDRESS, or `ray start`). `local_workers=3` instead
+    starts a cluster on this machine alone, with three workers of one CPU each.
+
+    By default every GPU is a worker, and so is the CPU of each node without a GPU.
+    `resources` overrides this: either the resources of every worker, such as
+    {"CPU": 4}, so that each node has as many workers as fit; or one mapping per worker,
+    such as [{"GPU": 1}, {"CPU": 8}]. `workers` limits the number of workers. `joiners`
+    is the number of workers that may join a run later, on nodes that join the cluster.
+
+    `slowdown`, `faults` and `step_mode` are those of `local_machine`. Each worker has a
+    process until `machine.close()`, or until this process ends.
+
+    Errors: ImportError without the extra hetjax[cluster]; ValueError if the cluster
+    does not exist or has no room for the workers, or if their processes do not start.
+    """
+    # before a cluster is started
+    _check_arguments(address, workers, resources, local_workers, joiners)
+    check_step_mode(step_mode, ALONE)
+    for factor in _factors(slowdown):
+        check_slowdown(factor)
+    from hetjax.runtimes.cluster import ray_cluster  # imports Ray, which takes a while
+
+    cluster = ray_cluster.connect(address, local_workers)
+    request = {
+        "address": address,
+        "workers": workers,
+        "resources": resources,
+        "local_workers": local_workers,
+        "joiners": joiners,
+        "step_mode": step_mode,
+    }
+    try:
+        machine = make_machine(
+            cluster,
+            workers=workers or local_workers,
+            resources={"CPU": 1} if local_workers and resources is None else resources,
+            joiners=joiners,
+            slowdown=slowdown,
+            faults=faults,
+            step_mode=step_mode,
+        )
+    except BaseException:
+        cluster.close()
+        raise
+    return dataclasses.replace(machine, request=request)
+
+
+def _check_arguments(
+    address: str,
+    workers: int | None,
+    resources: Resources | Sequence[Resources] | None,
+    local_workers: int | None,
+    joiners: int,
+) -> None:
+    """Raise a ValueError for arguments that no cluster could satisfy."""
+    for name, count in (("workers", workers), ("local_workers", local_workers)):
+        if count is not None and not (is_whole(count) and count >= 1):
+            raise ValueError(f"{name}={count!r}: must be a whole number, at least 1")
+    if not isinstance(address, str):
+        raise ValueError(f"address={address!r}: must be host:port, as 10.0.0.1:6379")
+    if not (is_whole(joiners) and joiners >= 0):
+        raise ValueError(f"joiners={joiners!r}: must be a whole number, at least 0")
+    check_resources(resources)
+    wanted = workers or local_workers
+    if resources is None or isinstance(resources, Mapping) or wanted is None:
+        return
+    if len(resources) != wanted:
+        name = "workers" if workers else "local_workers"
+        raise ValueError(
+            f"resources has {len(resources)} entries, but {name}={wanted}: pass one "
+            "entry per worker, or one mapping for all workers"
+        )
+
+
+def _factors(
+    slowdown: float | Sequence[float] | Mapping[str, float],
+) -> Iterable[float]:
+    """The factors of a slowdown in any of its forms."""
+    if isinstance(slowdown, Mapping):
+        return slowdown.values()
+    return [slowdown] if isinstance(slowdown, int | float) else slowdown
+
+
+def make_machine(
+    cluster: Cluster,
+    *,
+    workers: int | None = None,
+    resources: Resources | Sequence[Resources] | None = None,
+    joiners: int = 0,
+    slowdown: float | Sequence[float] | Mapping[str, float] = 1.0,
+    faults: Sequence[ScriptedFault] = (),
+    step_mode: str | None = None,
+) -> ClusterMachine:
+    """Start an actor for every worker of a cluster; see `cluster_machine`."""
+    nodes = cluster.nodes()
+    slots = slots_on(nodes, resources)
+    if not slots or (workers is not None and len(slots) < workers):
+        wanted = "any worker" if workers is None else f"{workers} workers"
+        raise ValueError(
+            f"the cluster has no room for {wanted} with resources={resources}: "
+            f"{describe_nodes(nodes)}"
+        )
+    slots = slots[:workers]
+    names = [p.name for p in slots] + [f"joiner-{k + 1}" for k in range(joiners)]
+    factors = slowdowns_of(slowdown, names)
+    pool = ActorPool(cluster, resources, next(_machines))
+    try:
+        started = {slot.name: pool.start(slot, slot.name) for slot in slots}
+        kinds = {
+            p.name: wait_until_started(p.name, p, started[p.name]).kind for p in slots
+        }
+        return _build_machine(pool, slots, names, kinds, factors, faults, step_mode)
+    except BaseException:
+        pool.remove_all()
+        raise
+
+
+def _build_machine(
+    pool: ActorPool,
+    slots: Sequence[Slot],
+    names: Sequence[str],
+    kinds: Mapping[str, str],
+    factors: Sequence[float],
+    faults: Sequence[ScriptedFault],
+    step_mode: str | None,
+) -> ClusterMachine:
+    """The machine of the workers whose actors were started, and of the joiners."""
+    found = [
+        ClusterWorker(p.name, p.name.rpartition("/")[0], kinds[p.name], p.resources, s)
+        for p, s in zip(slots, factors, strict=False)
+    ]
+    first = found[0]
+    found += [
+        ClusterWorker(name, "", first.kind, first.resources, s)
+        for name, s in list(zip(names, factors, strict=True))[len(slots) :]
+    ]
+    return ClusterMachine(tuple(found), pool, tuple(faults), step_mode)

@@ -1,9 +1,9 @@
-"""The replicas of a cluster: they stay with their members; what merges need crosses.
+"""The store of a cluster's replicas, which stay with their actors.
 
-Of a replica the driver holds at most the leaves that merges read, from the report of a
-round, or fetched for a merge, until the worker's next round. A member that cannot be
-reached at a merge is absent from it, as if it had not worked: a merge does not wait for
-what is gone.
+The driver has at most the leaves of a replica that merges read: they are sent with a
+round's report, or fetched for a merge, and dropped at the worker's next round. A worker
+that is unreachable at a merge takes part in it as if it had not worked: merges do not
+wait for lost workers.
 """
 
 import time
@@ -26,22 +26,24 @@ from hetjax.engine.tape import GatherReplicas
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.merge.merge_traffic import Change, Exchange, exchange_of
 from hetjax.merge.types import Merge, WorkerStats
-from hetjax.runtimes.cluster.worker_group import WorkerGroup, queue_of
+from hetjax.runtimes.cluster.worker_group import WorkerGroup, replica_queue
 from hetjax.strategies.types import Strategy
 
-ROUNDS = 2  # of a worker that ended in merges: its next one sends what these read
+# a worker that merged after each of its last 2 rounds sends the leaves that these
+# merges read together with its next report
+PREDICTING_ROUNDS = 2
 
 
-class Arrived(NamedTuple):
-    """The replica of a round that has arrived: it is with its member."""
+class ArrivedReplica(NamedTuple):
+    """A reference to the replica of a round that has arrived, which its actor has."""
 
     worker: int
-    numbers: tuple[int, ...]  # of the leaves that come with the report
-    leaves: Future  # of them
+    numbers: tuple[int, ...]  # indices of the leaves that come with the report
+    leaves: Future  # these leaves
 
 
 class ClusterStore(ReplicaStore):
-    """States of nodes, and what is known of the replicas of members."""
+    """The states of nodes, and the known leaves of the workers' replicas."""
 
     def __init__(
         self,
@@ -50,128 +52,132 @@ class ClusterStore(ReplicaStore):
         placement: Placement,
         topology: Topology,
         *,
-        crew: WorkerGroup,
-        lose: Callable[[int, str], None],
+        group: WorkerGroup,
+        on_unreachable: Callable[[int, str], None],
     ):
-        """`lose(worker, why)` tells that a worker cannot be reached."""
+        """`on_unreachable(worker, why)` is called for a worker that does not answer."""
         super().__init__(strategy, job, placement, topology)
-        self._crew, self._lose = crew, lose
-        self._queue = queue_of(self.shared)
+        self._group, self._on_unreachable = group, on_unreachable
+        self._queue = replica_queue(self.shared)
         self._begin_replica = job.programs.replica(strategy.local, self._requires)
         self._replica_like = jax.eval_shape(self._begin_replica, *self._initial)
         leaves, structure = jax.tree.flatten(self._replica_like)
         numbers = jax.tree.unflatten(structure, range(len(leaves)))
         model = numbers.params, numbers.model_state
-        # the numbers of the leaves of a replica that are its model
-        self._of_model, self._model_structure = jax.tree.flatten(model)
+        # the indices of the leaves of a replica that are its model
+        self._model_leaves, self._model_structure = jax.tree.flatten(model)
         self._working: set[int] = set()
-        self._moved: set[int] = set()  # working workers whose replicas merges changed
-        # of each worker that has a replica, the known leaves by number
-        self._known: dict[int, dict[int, Any]] = {}
-        self._coming: dict[int, Arrived] = {}  # leaves that come with a report
+        self._changed: set[int] = set()  # working workers whose replicas merges changed
+        # the known leaves by index, of each worker that has a replica
+        self._known_leaves: dict[int, dict[int, Any]] = {}
+        self._incoming: dict[int, ArrivedReplica] = {}  # leaves that come with a report
         # by worker, the leaves that merges read after each of its last rounds
-        self._reads: dict[int, tuple[set[int], ...]] = {}
-        self._missing: dict[int, str] = {}  # members that the next merge does without
-        self._parcel: Any = None  # of the root's model, until a merge changes it
-        self._gone_at_cut: set[int] = set()  # that did not answer at the last cut
-        self._since = 0.0  # stamp of the begin of the merge in flight
-        self._gathered: MergeAction | None = None  # whose leaves were fetched
+        self._recent_reads: dict[int, tuple[set[int], ...]] = {}
+        self._unreachable: dict[int, str] = {}  # why, until the worker's next replica
+        self._root_payload: Any = None  # the root's model, until a merge changes it
+        self._lost_at_snapshot: set[int] = set()  # workers unreachable at the last one
+        self._merge_began = 0.0  # time stamp of the current merge's begin
+        self._gathered: MergeAction | None = None  # the merge whose leaves were fetched
 
     # -- replicas --------------------------------------------------------------------
 
     def begin(self, worker: int) -> None:
-        """Let a worker begin a replica, from the root's current model."""
+        """Let a worker begin a replica from the root's current model."""
         self._begin(worker, "begin")
 
     def reset(self, worker: int) -> None:
-        """Let a worker begin its replica again, but for the merge's buffers."""
+        """Let a worker begin its replica again, except for the merges' buffers."""
         self.discard(worker)
         self._begin(worker, "reset")
 
     def _begin(self, worker: int, method: str) -> None:
         model = jax.tree.leaves(self.model())
-        if self._parcel is None:
-            self._parcel = self._crew.parcel(model)
-        self._crew.tell(worker, method, self._parcel, queue=self._queue)
-        self._crew.count_sent(worker, model)
-        self._known[worker] = dict(zip(self._of_model, model, strict=True))
+        if self._root_payload is None:
+            self._root_payload = self._group.payload(model)
+        self._group.post(worker, method, self._root_payload, queue=self._queue)
+        self._group.count_sent(worker, model)
+        self._known_leaves[worker] = dict(zip(self._model_leaves, model, strict=True))
 
     def discard(self, worker: int) -> None:
-        """A worker's next round begins from the root's model."""
+        """Discard a worker's replica: its next round begins from the root's model."""
         self._working.discard(worker)
-        self._moved.discard(worker)
-        self._known.pop(worker, None)
-        self._coming.pop(worker, None)
-        self._reads.pop(worker, None)
-        self._missing.pop(worker, None)
+        self._changed.discard(worker)
+        self._known_leaves.pop(worker, None)
+        self._incoming.pop(worker, None)
+        self._recent_reads.pop(worker, None)
+        self._unreachable.pop(worker, None)
 
     def check_out(self, worker: int) -> None:
-        """A worker begins its round, with the replica that it has."""
+        """Let a worker begin its round with the replica that it has."""
         self._working.add(worker)
         if self.shared:
-            self._crew.tell(worker, "check_out", queue=self._queue)
+            self._group.post(worker, "check_out", queue=self._queue)
         else:
-            self._known[worker] = {}
-        self._coming.pop(worker, None)
-        last = self._reads.get(worker, ())
-        # it merged after each of its last rounds, so that it will after this one
-        often = len(last) == ROUNDS and all(last)
-        self._crew.wanted[worker] = tuple(sorted(set().union(*last))) if often else ()
+            self._known_leaves[worker] = {}
+        self._incoming.pop(worker, None)
+        last = self._recent_reads.get(worker, ())
+        # a worker that merged after each of its last rounds probably does so again
+        often = len(last) == PREDICTING_ROUNDS and all(last)
+        self._group.report_leaves[worker] = (
+            tuple(sorted(set().union(*last))) if often else ()
+        )
 
     def check_in(self, worker: int, replica: Any) -> None:
-        """A worker's round has arrived; `replica` is an `Arrived`."""
+        """Take note that a worker's round has arrived."""
         self._working.discard(worker)
-        moved = worker in self._moved
-        self._moved.discard(worker)
+        changed = worker in self._changed
+        self._changed.discard(worker)
         if self.shared:
-            self._crew.tell(worker, "check_in", queue=self._queue)
-        self._known[worker] = {}
-        if not moved and replica.numbers:
-            self._coming[worker] = replica
-        before = self._reads.get(worker, ())
-        self._reads[worker] = (*before, set())[-ROUNDS:]
+            self._group.post(worker, "check_in", queue=self._queue)
+        self._known_leaves[worker] = {}
+        if not changed and replica.numbers:
+            self._incoming[worker] = replica
+        before = self._recent_reads.get(worker, ())
+        self._recent_reads[worker] = (*before, set())[-PREDICTING_ROUNDS:]
 
     # -- merges ----------------------------------------------------------------------
 
     def gather(self, action: MergeAction) -> Sequence[int]:
-        """Fetch what the merge reads; return the members that cannot be reached."""
-        self._since, self._gathered = time.perf_counter(), action
+        """Fetch the leaves that the merge reads; return the unreachable members."""
+        self._merge_began, self._gathered = time.perf_counter(), action
         members = (*action.members, *action.partners)
         reads = self._exchange(action).reads
         self._fetch(
             {m: r for m, r in zip(members, reads, strict=True) if isinstance(m, int)}
         )
-        return [m for m in members if isinstance(m, int) and m in self._missing]
+        return [m for m in members if isinstance(m, int) and m in self._unreachable]
 
     def _fetch(self, wanted: Mapping[int, Sequence[int]]) -> None:
-        """Make these leaves known, by worker; a worker that is gone is missing then."""
+        """Make these leaves known by worker, or the worker unreachable."""
         asked: dict[int, tuple[Sequence[int], Future]] = {}
         for worker, numbers in wanted.items():
-            if worker in self._reads and numbers:
-                self._reads[worker][-1].update(numbers)
-            known = self._known[worker]
-            coming = self._coming.get(worker)
+            if worker in self._recent_reads and numbers:
+                self._recent_reads[worker][-1].update(numbers)
+            known = self._known_leaves[worker]
+            coming = self._incoming.get(worker)
             if coming is not None and set(numbers) <= {*known, *coming.numbers}:
-                del self._coming[worker]
+                del self._incoming[worker]
                 asked[worker] = coming.numbers, coming.leaves
                 continue
             needed = [i for i in numbers if i not in known]
-            if needed and worker not in self._missing:
+            if needed and worker not in self._unreachable:
                 asked[worker] = (
                     needed,
-                    self._crew.call(worker, "leaves", needed, queue=self._queue),
+                    self._group.call(worker, "leaves", needed, queue=self._queue),
                 )
-        answers = self._crew.answers({k: future for k, (_, future) in asked.items()})
+        answers = self._group.results({k: future for k, (_, future) in asked.items()})
         for worker, leaves in answers.items():
-            if isinstance(leaves, BaseException):  # it is gone, or its device is
-                self._missing[worker] = str(leaves)
-                self._lose(worker, str(leaves))
+            if isinstance(leaves, BaseException):  # the actor is dead, or its device
+                self._unreachable[worker] = str(leaves)
+                self._on_unreachable(worker, str(leaves))
                 continue
-            self._crew.count_received(worker, leaves)
-            self._known[worker].update(zip(asked[worker][0], leaves, strict=True))
+            self._group.count_received(worker, leaves)
+            self._known_leaves[worker].update(
+                zip(asked[worker][0], leaves, strict=True)
+            )
 
     def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
-        """Carry out a merge, of what `gather` has fetched."""
+        """Run a merge on the leaves that `gather` has fetched."""
         if self._gathered is not action:
             self.gather(action)
         exchange, node = self._exchange(action), action.node
@@ -192,27 +198,27 @@ class ClusterStore(ReplicaStore):
                     self._take_back(member, local.pop(0))
         merged = self._wait_for((self._nodes[node], sent))
         if node == ROOT and action.op != MergeOp.FETCH:
-            self._parcel = None
+            self._root_payload = None
         self._send(members, exchange, sent)
-        return Stamps(self._since, gathered, merged, time.perf_counter())
+        return Stamps(self._merge_began, gathered, merged, time.perf_counter())
 
     def _read(self, member: int | str, numbers: Sequence[int]) -> list[Any]:
-        """What a merge reads of a member; of one that is missing, as if it began."""
+        """The leaves that a merge reads; fresh ones for an unreachable member."""
         if isinstance(member, str):
             return jax.tree.leaves(self.member(member))
-        if member not in self._missing:
-            return [self._known[member][i] for i in numbers]
+        if member not in self._unreachable:
+            return [self._known_leaves[member][i] for i in numbers]
         fresh = jax.tree.leaves(self._begin_replica(*self.model()))
         return [fresh[i] for i in numbers]
 
     def _send(
         self, members: Sequence[int | str], exchange: Exchange, sent: list[jax.Array]
     ) -> None:
-        """Give the members what the merge changed; what several get is put once."""
+        """Send the changes to the members; arrays for several members are put once."""
         here = {
             m: changes
             for m, changes in zip(members, exchange.changes, strict=True)
-            if isinstance(m, int) and changes and m not in self._missing
+            if isinstance(m, int) and changes and m not in self._unreachable
         }
         receivers: dict[int, list[int]] = {}  # by number of an array
         for worker, changes in here.items():
@@ -221,52 +227,57 @@ class ClusterStore(ReplicaStore):
         together: dict[tuple[int, ...], list[int]] = {}  # numbers by their receivers
         for number in sorted(receivers):
             together.setdefault(tuple(receivers[number]), []).append(number)
-        parcels = {
-            several: self._crew.parcel([sent[number] for number in numbers])
+        payloads = {
+            several: self._group.payload([sent[number] for number in numbers])
             for several, numbers in together.items()
         }
         for worker, changes in here.items():
             own = [several for several in together if worker in several]
             order = [number for several in own for number in together[several]]
-            place = {number: k for k, number in enumerate(order)}
-            told = [
-                c if c.sent is None else c._replace(sent=place[c.sent]) for c in changes
+            position = {number: k for k, number in enumerate(order)}
+            renumbered = [
+                c if c.sent is None else c._replace(sent=position[c.sent])
+                for c in changes
             ]
-            self._crew.tell(
-                worker, "change", told, *(parcels[s] for s in own), queue=self._queue
+            self._group.post(
+                worker,
+                "apply_changes",
+                renumbered,
+                *(payloads[s] for s in own),
+                queue=self._queue,
             )
-            self._crew.count_sent(worker, [sent[number] for number in order])
+            self._group.count_sent(worker, [sent[number] for number in order])
             self._note_changes(worker, changes, sent)
 
     def _note_changes(
         self, worker: int, changes: Sequence[Change], sent: list[jax.Array]
     ) -> None:
-        """Know a replica's leaves as they are after a merge."""
+        """Update a replica's known leaves to those after a merge."""
         if worker in self._working:
-            self._moved.add(worker)
-        self._coming.pop(worker, None)
-        before = self._known[worker]
+            self._changed.add(worker)
+        self._incoming.pop(worker, None)
+        before = self._known_leaves[worker]
         known = dict(before)
-        for leaf, number, own, _ in changes:
+        for leaf, number, copy_of, _ in changes:
             known.pop(leaf, None)
             if number is not None:
                 known[leaf] = sent[number]
-            elif own in before:
-                known[leaf] = before[own]
-        self._known[worker] = known
+            elif copy_of in before:
+                known[leaf] = before[copy_of]
+        self._known_leaves[worker] = known
 
     def member_model(self, member: int | str) -> Model:
-        """Return a member's model; that of one which is missing is the root's."""
+        """Return a member's model, or the root's if the member is unreachable."""
         if isinstance(member, str):
             return super().member_model(member)
-        self._fetch({member: self._of_model})
-        if member in self._missing:
+        self._fetch({member: self._model_leaves})
+        if member in self._unreachable:
             return self.model()
-        found = [self._known[member][i] for i in self._of_model]
+        found = [self._known_leaves[member][i] for i in self._model_leaves]
         return jax.tree.unflatten(self._model_structure, found)
 
     def _exchange(self, action: MergeAction) -> Exchange:
-        """What crosses in a merge of this kind, and its program."""
+        """The exchange of a merge of this kind; it is found once."""
         merge, members = self.merge_of(action.node), (*action.members, *action.partners)
         kinds = tuple(self.merge_of(m) if isinstance(m, str) else None for m in members)
         key = (
@@ -277,9 +288,11 @@ class ClusterStore(ReplicaStore):
             self._strategy.local,
             self._requires,
         )
-        return self._programs.once(key, lambda: self._find(merge, action.op, kinds))
+        return self._programs.once(
+            key, lambda: self._find_exchange(merge, action.op, kinds)
+        )
 
-    def _find(
+    def _find_exchange(
         self, merge: Merge, op: MergeOp, kinds: Sequence[Merge | None]
     ) -> Exchange:
         fetch, apply = fetch_fn(merge), merge_fn(merge)
@@ -305,36 +318,38 @@ class ClusterStore(ReplicaStore):
         return exchange_of(merged, state_of(merge), replicas, stats, local)
 
     def traffic(self) -> list[tuple[int, int]]:
-        """Bytes that came from each worker, and went to it."""
-        return list(zip(self._crew.received, self._crew.sent, strict=True))
+        """Return (bytes received from, bytes sent to) each worker."""
+        return list(
+            zip(self._group.bytes_received, self._group.bytes_sent, strict=True)
+        )
 
-    # -- saved and taken up again ------------------------------------------------------
+    # -- checkpoints -------------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
-        """Return the leaves of all states, and of all replicas that can be reached."""
-        self._gone_at_cut.clear()
-        at_hand = [k for k in self._known if self.shared or k not in self._working]
-        moved = [k for k in self._working if k in self._moved]
-        replicas = self._all_leaves("leaves", at_hand)
-        before = self._all_leaves("leaves_before", moved)
+        """Return the leaves of all states, and of all reachable replicas."""
+        self._lost_at_snapshot.clear()
+        ready = [k for k in self._known_leaves if self.shared or k not in self._working]
+        changed = [k for k in self._working if k in self._changed]
+        replicas = self._all_leaves("leaves", ready)
+        before = self._all_leaves("leaves_before", changed)
         return {
             "root": Leaves(jax.tree.leaves(self._nodes[ROOT])),
             "nodes": {n: Leaves(jax.tree.leaves(s)) for n, s in self._nodes.items()},
             "replicas": replicas,
             "before": before,
-            "working": sorted(self._working & set(self._known)),
-            "gone": sorted(self._gone_at_cut),
-            "traffic": [self._crew.received, self._crew.sent],
+            "working": sorted(self._working & set(self._known_leaves)),
+            "gone": sorted(self._lost_at_snapshot),
+            "traffic": [self._group.bytes_received, self._group.bytes_sent],
         }
 
     def _all_leaves(self, method: str, workers: Sequence[int]) -> dict[int, Leaves]:
-        """All leaves of these workers' replicas, but of those that are gone."""
-        asked = {k: self._crew.call(k, method, queue=self._queue) for k in workers}
+        """All leaves of the replicas of those of these workers that are reachable."""
+        asked = {k: self._group.call(k, method, queue=self._queue) for k in workers}
         found = {}
-        for worker, leaves in self._crew.answers(asked).items():
-            if isinstance(leaves, BaseException):  # the run loses it, as does the cut
-                self._lose(worker, str(leaves))
-                self._gone_at_cut.add(worker)
+        for worker, leaves in self._group.results(asked).items():
+            if isinstance(leaves, BaseException):  # run and snapshot lose the worker
+                self._on_unreachable(worker, str(leaves))
+                self._lost_at_snapshot.add(worker)
             else:
                 found[worker] = Leaves(leaves)
         return found
@@ -342,45 +357,45 @@ class ClusterStore(ReplicaStore):
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned."""
         self._load_nodes(saved["nodes"])
-        self._crew.received, self._crew.sent = saved["traffic"]
+        self._group.bytes_received, self._group.bytes_sent = saved["traffic"]
         for worker in {*saved["replicas"], *saved["working"]}:
             replica = saved["replicas"].get(worker)
             before = saved["before"].get(worker)
-            self._crew.tell(worker, "take_up", replica, before, queue=self._queue)
-            self._known[worker] = {}
-        for worker in saved["gone"]:  # what it had not merged is not there
-            self._known[worker] = {}
-            self._missing[worker] = "it could not be reached when the run was kept"
-            self._lose(worker, self._missing[worker])
+            self._group.post(worker, "restore", replica, before, queue=self._queue)
+            self._known_leaves[worker] = {}
+        for worker in saved["gone"]:  # its work since its last merge is lost
+            self._known_leaves[worker] = {}
+            self._unreachable[worker] = "it was unreachable when the run was saved"
+            self._on_unreachable(worker, self._unreachable[worker])
         self._working = set(saved["working"])
-        self._moved = set(saved["before"])
+        self._changed = set(saved["before"])
 
     def load_root(self, leaves: list[Any]) -> None:
-        """Continue with the root alone: all else begins from its model."""
+        """Continue with the root alone: all replicas begin from its model."""
         super().load_root(leaves)
-        self._parcel = None
+        self._root_payload = None
 
     def leaves_of(self, replica: Any) -> list[Any]:
         """Return all arrays of the replica of a round that has arrived."""
         queue = self._queue
-        found = self._crew.call(replica.worker, "leaves_after", queue=queue)
-        return Leaves(self._crew.answer(replica.worker, found))
+        found = self._group.call(replica.worker, "leaves_after", queue=queue)
+        return Leaves(self._group.result(replica.worker, found))
 
     def replica_of(self, worker: int, leaves: list[Any]) -> Any:
-        """Give a worker the replica of a round that was saved with its outcome."""
+        """Restore the replica of a round that was saved with its outcome."""
         tree.filled(self._replica_like, leaves, f"the replica of worker {worker}")
-        self._crew.tell(worker, "take_up_after", leaves, queue=self._queue)
-        return Arrived(worker, (), Future())
+        self._group.post(worker, "restore_after", leaves, queue=self._queue)
+        return ArrivedReplica(worker, (), Future())
 
 
 class ClusterPlayer(ReferencePlayer):
-    """Plays a tape on a cluster: members may be out of reach, bytes are counted."""
+    """Plays a tape on a cluster: members may be unreachable, and bytes are counted."""
 
     store: ClusterStore
     nodes: Callable[[], Sequence[str]] = tuple  # of all workers, by now
 
     def open(self) -> None:
-        """Make the first model."""
+        """Make the initial model."""
         super().open()
         self.traits = self.traits._replace(
             traffic=self.store.traffic, nodes=self.nodes, may_be_unreachable=True

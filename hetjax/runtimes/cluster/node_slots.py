@@ -1,37 +1,47 @@
-"""Which workers a cluster can have: what they take of which node."""
+"""Nodes of a cluster, and the slots for workers that fit on them.
+
+A slot is a worker's share of a node's resources, as Ray counts them.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
-
-from hetjax.runtimes.cluster.remote_calls import ClusterNode
 
 Resources = Mapping[str, float]
 ACCELERATORS = ("GPU", "TPU")
 
 
+class ClusterNode(NamedTuple):
+    """A live machine of the cluster."""
+
+    id: str
+    name: str
+    resources: dict[str, float]  # in total, by name: "CPU", "GPU", ...
+    is_driver: bool = False  # whether this process runs on it
+
+
 class Slot(NamedTuple):
-    """Room for a worker on a node."""
+    """Room for one worker on a node."""
 
     node: ClusterNode
-    name: str  # of a worker there
+    name: str  # of the worker in it
     resources: Resources
 
 
 def platform_of(resources: Resources) -> str | None:
-    """The platform that a worker with these resources uses; None: JAX's default."""
+    """The JAX platform of a worker with these resources; None: JAX's default."""
     return None if any(resources.get(name) for name in ACCELERATORS) else "cpu"
 
 
-def places_on(
+def slots_on(
     nodes: Sequence[ClusterNode], resources: Resources | Sequence[Resources] | None
 ) -> list[Slot]:
-    """The workers that the nodes have room for.
+    """The slots that the nodes have room for.
 
-    `resources` are what a worker takes: as many as fit on each node; or of each worker,
-    on the first node that has them left; None: each accelerator is a worker, and the
-    CPU of a node without any is one.
+    `resources` of one worker: as many slots as fit on each node. A sequence, one entry
+    per worker: each slot is on the first node that has room left. None: one slot per
+    accelerator, and one for the CPU of each node without accelerators.
     """
-    names = names_of(nodes)
+    names = node_names(nodes)
     taken: dict[str, dict[str, int]] = {}  # of a node: workers by kind of device
     found: list[Slot] = []
 
@@ -48,15 +58,15 @@ def places_on(
             node = next((n for n in nodes if _fits(wanted, left[n.id])), None)
             if node is None:
                 raise ValueError(
-                    f"resources[{k}] is {dict(wanted)}, but no node has that left: "
-                    f"{described(nodes)}"
+                    f"resources[{k}] is {dict(wanted)}, but no node has this left: "
+                    f"{describe_nodes(nodes)}"
                 )
             for name, number in wanted.items():
                 left[node.id][name] -= number
             add(node, wanted)
         return found
     for node in nodes:
-        wanted = _usual(node) if resources is None else resources
+        wanted = _default_resources(node) if resources is None else resources
         room = dict(node.resources)
         while wanted and _fits(wanted, room):
             for name, number in wanted.items():
@@ -65,7 +75,7 @@ def places_on(
     return found
 
 
-def room_for(
+def find_slot(
     wanted: Resources,
     resources: Resources | Sequence[Resources] | None,
     nodes: Sequence[ClusterNode],
@@ -73,15 +83,15 @@ def room_for(
     *,
     prefer: str,
 ) -> Slot | None:
-    """Room for a worker that takes what is `wanted`, first on the node to `prefer`.
+    """A free slot with the `wanted` resources, if possible on the node `prefer`.
 
-    `taken` are (node's id, resources) of the workers there are. Without `resources`
-    (see `places_on`) a worker takes of another node what is usual there, on the same
-    kind of device.
+    `allocated` lists (node's id, resources) of the existing workers. Without
+    `resources` (see `slots_on`) the slot has the default resources of its node, if
+    their platform is that of the wanted ones.
     """
-    names = names_of(nodes)
+    names = node_names(nodes)
     for node in sorted(nodes, key=lambda n: names[n.id] != prefer):
-        mine = wanted if resources is not None else _usual(node)
+        mine = wanted if resources is not None else _default_resources(node)
         if not mine or platform_of(mine) != platform_of(wanted):
             continue
         room = dict(node.resources)
@@ -94,8 +104,8 @@ def room_for(
     return None
 
 
-def _usual(node: ClusterNode) -> Resources:
-    """What a worker takes if nobody says: an accelerator, or all of the CPU."""
+def _default_resources(node: ClusterNode) -> Resources:
+    """The resources of a worker by default: an accelerator, or all CPUs."""
     cpus = node.resources.get("CPU", 0)
     for name in ACCELERATORS:
         count = node.resources.get(name, 0)
@@ -105,14 +115,14 @@ def _usual(node: ClusterNode) -> Resources:
 
 
 def check_resources(resources: Resources | Sequence[Resources] | None) -> None:
-    """Raise a ValueError unless these are positive numbers by name."""
+    """Raise a ValueError unless the resources are positive numbers by name."""
     if resources is None:
         return
     several = [resources] if isinstance(resources, Mapping) else resources
     if not several or not all(map(_are_positive, several)):
         raise ValueError(
-            f"resources={resources!r}: give positive numbers by name, as "
-            '{"CPU": 4}, or a list of them'
+            f"resources={resources!r}: must be positive numbers by name, as "
+            '{"CPU": 4}, or a list of such mappings'
         )
 
 
@@ -126,8 +136,8 @@ def _fits(wanted: Resources, room: Resources) -> bool:
     return all(room.get(name, 0) >= number for name, number in wanted.items())
 
 
-def names_of(nodes: Sequence[ClusterNode]) -> dict[str, str]:
-    """Names of nodes by id: those of their hosts, with a number where they repeat."""
+def node_names(nodes: Sequence[ClusterNode]) -> dict[str, str]:
+    """Unique names of nodes by id: their host names, numbered where they repeat."""
     names: dict[str, str] = {}
     counts: dict[str, int] = {}
     for node in nodes:
@@ -137,18 +147,18 @@ def names_of(nodes: Sequence[ClusterNode]) -> dict[str, str]:
     return names
 
 
-def described(nodes: Sequence[ClusterNode]) -> str:
-    """What nodes have, in words."""
-    names = names_of(nodes)
+def describe_nodes(nodes: Sequence[ClusterNode]) -> str:
+    """The nodes' resources, in words."""
+    names = node_names(nodes)
     return "; ".join(
         f"{names[n.id]} has "
-        + ", ".join(f"{n.resources.get(r, 0):g} {r}" for r in _named(n))
+        + ", ".join(f"{n.resources.get(r, 0):g} {r}" for r in _shown_resources(n))
         for n in nodes
     )
 
 
-def _named(node: ClusterNode) -> list[str]:
-    """The resources that say something to a user."""
+def _shown_resources(node: ClusterNode) -> list[str]:
+    """The resources that are shown to users."""
     hidden = ("memory", "object_store_memory")
     return ["CPU"] + sorted(
         name

@@ -1,4 +1,7 @@
-"""Ray as the carrier of calls: nodes, actors and objects. Nothing else imports Ray."""
+"""The cluster as Ray implements it: nodes, actors, objects. Nothing else imports Ray.
+
+`RayCluster` and `RayActor` implement the protocols of `worker_group`.
+"""
 
 import os
 import re
@@ -14,9 +17,10 @@ from typing import Any
 
 from hetjax.engine.capabilities import Unreachable
 from hetjax.runtimes.cluster.actor import WorkerActor
-from hetjax.runtimes.cluster.remote_calls import HEALTH, REPLICA, STEPS, ClusterNode
+from hetjax.runtimes.cluster.node_slots import ClusterNode
+from hetjax.runtimes.cluster.worker_group import HEALTH, REPLICA, STEPS
 
-# else Ray warns of what it will do with the GPUs of workers that asked for none
+# otherwise Ray warns about a future change for workers that request no GPUs
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 try:
     import ray
@@ -28,38 +32,38 @@ except ImportError as error:
     ) from error
 
 _QUEUES = {STEPS: 1, REPLICA: 1, HEALTH: 1}  # threads of each
-# of an argument that a member cannot read
-_NOT_THERE = re.compile("No module named '([^']+)'")
-_NO_MODULE = (
-    "the processes of the cluster have no module {!r}: install it on every node, or "
+# raised for an argument that an actor cannot unpickle
+_MISSING_MODULE = re.compile("No module named '([^']+)'")
+_MISSING_MODULE_ERROR = (
+    "the cluster's processes have no module {!r}: install it on every node, or "
     "call ray.init(address, runtime_env={{'working_dir': '.'}}) before "
     "cluster_machine()"
 )
-# Ray says this also where it cannot call back the driver, which holds the actors
-_NOT_HELD = "all references to the actor were removed"
-_NO_WAY_BACK = (
-    "the cluster cannot call this process back: is there a firewall, or was Ray used "
-    "in it with another RAY_AUTH_MODE or token before? Restart this process"
+# Ray's reason also if it cannot connect back to the driver, which owns the actors
+_REFERENCES_REMOVED = "all references to the actor were removed"
+_NO_CALLBACK = (
+    "the cluster cannot connect back to this process: there may be a firewall, or this "
+    "process may have used Ray with another RAY_AUTH_MODE or token before; restart it"
 )
-WHY = 240  # letters of what Ray says of an actor that is gone
-ANSWERS = 5.0  # [s] in which a cluster answers
+MAX_REASON = 240  # characters of Ray's reason for the end of an actor
+CONNECT_TIMEOUT = 5.0  # [s] within which a cluster must answer
 
 
 _users: set[int] = set()  # objects that use this process's connection
-_connected_here = False  # by `connect`, and not by the user
+_connected_here = False  # whether `connect` made the connection, not the user
 
 
 class RayCluster:
-    """A connection to a running cluster of Ray, or to one that was started for it."""
+    """This process's connection to a Ray cluster; `connect` makes it."""
 
     def __init__(self):
-        """This process is connected."""
+        """Use the connection of this process, which must exist."""
         self._open = True
         _users.add(id(self))
         self._actor: Any = ray.remote(concurrency_groups=_QUEUES)(WorkerActor)  # pyright: ignore[reportCallIssue]
 
     def nodes(self) -> list[ClusterNode]:
-        """The nodes that are alive, the driver's first, then by name and number."""
+        """The live nodes, the driver's first, then by name and id."""
         own = ray.get_runtime_context().get_node_id()
         found = [
             ClusterNode(
@@ -76,7 +80,7 @@ class RayCluster:
     def start(
         self, name: str, node: ClusterNode, resources: dict[str, float], *settings: Any
     ) -> "RayActor":
-        """Start an actor, which ends with this process; the name is Ray's."""
+        """Start an actor, which ends with this process; `name` is for dashboards."""
         rest = {k: v for k, v in resources.items() if k not in ("CPU", "GPU")}
         actor = self._actor.options(
             name=f"hetjax {name}",
@@ -90,23 +94,23 @@ class RayCluster:
         return RayActor(actor, node)
 
     def put(self, value: Any) -> Any:
-        """Put a value into the object store: each node fetches it once.
+        """Put a value into the object store, from which each node fetches it once.
 
-        Errors: ValueError for what cannot be pickled; Ray's own tells that at length.
+        Errors: ValueError if it cannot be pickled, shorter than Ray's own error.
         """
         try:
             return ray.put(value)
         except TypeError as error:
             raise ValueError(
                 f"a {type(value).__name__} cannot be sent to the workers: "
-                f"{error.__cause__ or error}; what a run is made of must be picklable, "
-                "with the globals that its functions use"
+                f"{error.__cause__ or error}; tasks, strategies and data must be "
+                "picklable, including the globals that their functions use"
             ) from None
 
     def close(self) -> None:
-        """Disconnect, if it was connected here and nobody else needs it.
+        """Disconnect if `connect` connected this process and no other object needs it.
 
-        This ends a cluster that was started here.
+        This ends a cluster that `connect` started.
         """
         global _connected_here
         if not self._open:
@@ -119,16 +123,16 @@ class RayCluster:
 
 
 class RayActor:
-    """An actor, as the driver calls it."""
+    """The driver's handle of an actor."""
 
     def __init__(self, actor: Any, node: ClusterNode):
-        """The actor may still be about to start."""
+        """Wrap Ray's handle; the actor may still be starting."""
         self._actor, self.node = actor, node
 
     def call(
         self, method: str, *args: Any, queue: str, label: str = "", parts: int = 1
     ) -> Sequence[Future]:
-        """Call a method of the actor; a future for each part of what it returns."""
+        """Call a method of the actor; return a future for each part of its result."""
         found = (
             getattr(self._actor, method)
             .options(concurrency_group=queue, num_returns=parts, name=label or method)
@@ -138,79 +142,79 @@ class RayActor:
         for reference in found if parts > 1 else [found]:
             future: Future = Future()
             future.set_running_or_notify_cancel()
-            reference.future().add_done_callback(partial(_pass_on, future))
+            reference.future().add_done_callback(partial(_forward, future))
             futures.append(future)
         return futures
 
     def kill(self) -> None:
-        """End the actor's process, if there is still a way to it."""
-        with suppress(Exception):  # Ray's own, of a cluster that does not answer
+        """End the actor's process, if the cluster can still be reached."""
+        with suppress(Exception):  # Ray's, if the cluster does not answer
             if ray.is_initialized():
                 ray.kill(self._actor)
 
 
-def _pass_on(to: Future, ended: Future) -> None:
-    """Pass a result on; what Ray raises of an actor that is gone is Unreachable."""
+def _forward(to: Future, ended: Future) -> None:
+    """Forward a result or an error; Ray's error of a dead actor becomes Unreachable."""
     error = ended.exception()
     if error is None:
         to.set_result(ended.result())
-    elif module := _NOT_THERE.search(str(error)):
-        to.set_exception(ModuleNotFoundError(_NO_MODULE.format(module[1])))
+    elif module := _MISSING_MODULE.search(str(error)):
+        to.set_exception(ModuleNotFoundError(_MISSING_MODULE_ERROR.format(module[1])))
     elif isinstance(error, exceptions.RayTaskError):  # raised by the method
         to.set_exception(error.cause or error)
     elif isinstance(error, exceptions.RayError):
-        to.set_exception(Unreachable(_in_short(error)))
+        to.set_exception(Unreachable(_short_reason(error)))
     else:
         to.set_exception(error)
 
 
-def _in_short(error: BaseException) -> str:
-    """What happened to an actor: Ray's first sentence, of a page with its numbers."""
+def _short_reason(error: BaseException) -> str:
+    """Why an actor ended: the first sentence of Ray's long message."""
     text = " ".join(str(error).split()) or type(error).__name__
-    if _NOT_HELD in text:
-        return _NO_WAY_BACK
+    if _REFERENCES_REMOVED in text:
+        return _NO_CALLBACK
     _, because, why = text.partition(" because ")
-    return (why if because else text).partition(". ")[0][:WHY]
+    return (why if because else text).partition(". ")[0][:MAX_REASON]
 
 
 def connect(address: str, local_workers: int | None) -> RayCluster:
-    """Connect to a running cluster, or start one with so many CPUs on this machine.
+    """Connect to a running cluster, or start one of `local_workers` CPUs here.
 
-    Errors: ValueError if there is none, or this process is in another one.
+    Errors: ValueError if there is none, or if this process is connected to another.
     """
     if local_workers is not None and address != "auto":
         raise ValueError(
-            f"address={address!r} and local_workers={local_workers}: give the address "
-            "of a running cluster, or the workers of one to be started here"
+            f"address={address!r} and local_workers={local_workers}: pass the address "
+            "of a running cluster, or local_workers to start one here, not both"
         )
     if ray.is_initialized():
         if local_workers is not None or address not in ("auto", _own_address()):
             raise ValueError(
-                f"this process is connected to the cluster at {_own_address()}: "
-                "close() the machine that has it (or call ray.shutdown()), or take "
-                'cluster_machine(address="auto")'
+                f"this process is already connected to the cluster at "
+                f"{_own_address()}: close() the machine that uses it (or call "
+                'ray.shutdown()), or use cluster_machine(address="auto")'
             )
         return RayCluster()
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "WARNING"}
     if local_workers is not None:
         with warnings.catch_warnings():
-            # JAX warns of a fork in a process with threads; what Ray forks becomes
+            # JAX warns about forks in a process with threads; Ray's forks execute
             # another program at once
             warnings.filterwarnings("ignore", r"os\.fork\(\)", RuntimeWarning)
             ray.init("local", num_cpus=local_workers, **settings)
     else:
-        found = running() if address == "auto" else address
-        _check_answers(found, address)
+        found = running_address() if address == "auto" else address
+        _check_reachable(found, address)
         ray.init(found, **settings)
     global _connected_here
     _connected_here = True
     return RayCluster()
 
 
-def running() -> str:
-    """The address of the cluster of this machine.
+def running_address() -> str:
+    """The address of this machine's cluster: RAY_ADDRESS, or as Ray wrote it to a file.
 
-    Ray notes it in a file, which stays when a cluster dies; `ray.init` trusts it.
+    The file outlives a cluster that dies, and `ray.init` does not check it.
     """
     given = os.environ.get("RAY_ADDRESS", "auto")
     if given != "auto":
@@ -220,28 +224,28 @@ def running() -> str:
     if not noted.exists():
         raise ValueError(
             "no Ray cluster is running on this machine: start one (ray start --head), "
-            "give the address of one, or local_workers=3 for one that is started here"
+            "or pass its address, or local_workers=3 to start one here"
         )
     return noted.read_text(encoding="utf-8").strip()
 
 
-def _check_answers(found: str, given: str) -> None:
-    """Raise a ValueError unless something listens at an address."""
+def _check_reachable(found: str, given: str) -> None:
+    """Raise a ValueError unless a process listens at an address."""
     host, colon, port = found.removeprefix("ray://").rpartition(":")
     if found.startswith("ray://"):
         raise ValueError(
-            f"address={given!r}: Ray's client cannot drive a run; start the script on "
-            "a node of the cluster"
+            f"address={given!r}: a run cannot be driven through Ray's client; start "
+            "the script on a node of the cluster"
         )
     if not colon or not port.isdigit():
-        raise ValueError(f"address={found!r}: give host:port, as 10.0.0.1:6379")
+        raise ValueError(f"address={found!r}: must be host:port, as 10.0.0.1:6379")
     try:
-        socket.create_connection((host, int(port)), timeout=ANSWERS).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()
     except OSError as error:
-        noted = " (noted by Ray, of a cluster that has died?)" * (given == "auto")
+        noted = " (from Ray's file; the cluster may have died)" * (given == "auto")
         raise ValueError(
             f"no Ray cluster answers at {found}{noted}: {error}; start one (ray start "
-            "--head), or give local_workers=3 for one that is started here"
+            "--head), or pass local_workers=3 to start one here"
         ) from None
 
 

@@ -1,8 +1,8 @@
-"""Workers that come back: new processes for lost ones, and for nodes that join.
+"""Supervision of the actors: new ones replace lost ones, and use nodes that join.
 
-A worker is a seat. When its process or node is gone, the seat is vacant; the seats of
-`joiners` are from the start. A thread of the driver looks for nodes that have room, and
-lets a worker join when its new process has what the run needs.
+A worker whose actor or node is lost is vacant; `joiners` are vacant from the start. A
+thread of the driver looks for nodes with room for vacant workers, and lets a worker
+join when its new actor is ready for the run.
 """
 
 import threading
@@ -14,220 +14,227 @@ from functools import partial
 
 from hetjax.engine.capabilities import Unreachable
 from hetjax.machine.faults import absent_at_first
+from hetjax.runtimes.cluster.actor_pool import wait_until_started
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine, ClusterWorker
-from hetjax.runtimes.cluster.node_slots import Slot, room_for
-from hetjax.runtimes.cluster.remote_calls import HEALTH, RemoteActor
-from hetjax.runtimes.cluster.starting import about_of
-from hetjax.runtimes.cluster.worker_group import PATIENCE, WorkerGroup
+from hetjax.runtimes.cluster.node_slots import Slot, find_slot
+from hetjax.runtimes.cluster.worker_group import (
+    HEALTH,
+    PATIENCE,
+    RemoteActor,
+    WorkerGroup,
+)
 
-LOOK = 1.0  # [s] between looks at the nodes
-AGAIN = 20.0  # [s] until a process that did not start is tried again
-GRACE = 30.0  # [s] in which a run without workers waits for a node that has room
+POLL_INTERVAL = 1.0  # [s] between looks for nodes with room
+RETRY_PAUSE = 20.0  # [s] until another actor is started after one that failed
+GRACE_PERIOD = 30.0  # [s] that a run without workers waits for a node with room
 
 
-def _nothing() -> None:
-    """The worker has its member already."""
+def _already_adopted() -> None:
+    """Do nothing: the worker has its actor already."""
 
 
 class Supervisor:
-    """Fills the vacant seats of one run."""
+    """Starts actors for the vacant workers of one run."""
 
     def __init__(
         self,
         machine: ClusterMachine,
-        crew: WorkerGroup,
+        group: WorkerGroup,
         prepare: Callable[[int, RemoteActor], None],
         *,
         appeared: Callable[[int, str, Callable[[], None]], None],
         vanished: Callable[..., None],
     ):
-        """`prepare(worker, member)` gives a new member what the run needs.
+        """`prepare(worker, actor)` makes a new actor ready for the run.
 
-        `appeared(worker, why, adopt)` tells that it can take rounds, once `adopt` was
-        called; `vanished(worker, why, again=)` that it is lost, or why it still is.
+        `appeared(worker, why, adopt)` reports that the worker can take rounds once
+        `adopt` was called; `vanished(worker, why, again=)` that it is lost, or (again)
+        why it still is.
         """
-        self._machine, self._crew, self._prepare = machine, crew, prepare
+        self._machine, self._group, self._prepare = machine, group, prepare
         self._appeared, self._vanished = appeared, vanished
-        self._vacant: dict[int, float] = {}  # seat -> since when [s], or -inf
-        self._silent: set[int] = set()  # workers that may answer again
-        self._gone: list[str] = []  # lost workers whose members are to be removed
+        self._vacant: dict[int, float] = {}  # worker -> since when [s], or -inf
+        self._unresponsive: set[int] = set()  # workers that may still answer
+        self._to_remove: list[str] = []  # names of lost workers, for the pool
         self._starting: RemoteActor | None = None
-        self._not_before: dict[int, float] = {}  # [s] of seats that were in vain
-        self._news = threading.Event()
+        self._retry_after: dict[int, float] = {}  # [s] by worker, after a failed start
+        self._wake = threading.Event()
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._work, name="hetjax recruiter")
+        self._thread = threading.Thread(target=self._run, name="hetjax supervisor")
         self._thread.daemon = True
-        for worker, member in enumerate(crew.members):
-            if member is None:
+        for worker, actor in enumerate(group.actors):
+            if actor is None:
                 self._vacant[worker] = float("-inf")
 
     def begin(self, lost: Collection[int]) -> None:
-        """Look for nodes from now on; `lost` workers are not active at first.
+        """Start the thread; `lost` workers are not active at first.
 
-        Of a run that goes on, they are those that were lost before: they may have a
-        process by now.
+        In a resumed run these are the workers that were lost before; they may have an
+        actor by now.
         """
         scripted = absent_at_first(self._machine.faults)
-        for worker in self._crew.present:
+        for worker in self._group.present:
             if worker in lost and self._machine.workers[worker].name not in scripted:
-                self._appeared(worker, "it has a new process", _nothing)
+                self._appeared(worker, "it has a new process", _already_adopted)
         self._thread.start()
 
     @property
     def may_appear(self) -> bool:
-        """May a worker still come, so that a run without any should wait?"""
-        recent = time.monotonic() - GRACE
+        """Whether a worker may still join, so that a run without workers must wait."""
+        recent = time.monotonic() - GRACE_PERIOD
         with self._lock:
-            if self._starting is not None or self._silent:
+            if self._starting is not None or self._unresponsive:
                 return True
             return any(t > recent for t in self._vacant.values())
 
-    def lost(self, worker: int, member: RemoteActor | None, why: str) -> None:
-        """A worker's process is gone, unless it has another one; from any thread.
+    def lost(self, worker: int, actor: RemoteActor | None, why: str) -> None:
+        """Report that a worker's actor is dead, unless it has another; on any thread.
 
-        The clock hears of it before the seat is vacant, and so before a new process.
-        No member is called: on the threads that bring answers, Ray's calls hang.
+        The clock learns of it before the worker is vacant, and so before a new actor.
+        No actor is called: Ray's calls hang on the threads that deliver results.
         """
         with self._lock:
-            if not self._crew.has(worker, member):
-                return  # it was said when the member was taken away
+            if not self._group.is_current(worker, actor):
+                return  # it was reported when the actor was removed
             self._vanished(worker, why)
-            self._crew.members[worker] = None
-            self._silent.discard(worker)
+            self._group.actors[worker] = None
+            self._unresponsive.discard(worker)
             self._vacant[worker] = time.monotonic()
-            self._gone.append(self._machine.workers[worker].name)
-        self._news.set()
+            self._to_remove.append(self._machine.workers[worker].name)
+        self._wake.set()
 
-    def silent(self, worker: int, member: RemoteActor | None, why: str) -> None:
-        """A worker without a round does not answer; called from any thread.
+    def unresponsive(self, worker: int, actor: RemoteActor | None, why: str) -> None:
+        """Report that a worker without a round does not answer; on any thread.
 
-        It is asked by another one, as no member may be called here (see `lost`).
+        Another thread asks for its status, as no actor may be called here (see `lost`).
         """
         with self._lock:
-            if not self._crew.has(worker, member):
+            if not self._group.is_current(worker, actor):
                 return
             self._vanished(worker, why)
-            if worker in self._silent:
+            if worker in self._unresponsive:
                 return
-            self._silent.add(worker)
-        threading.Thread(target=self._ask, args=(worker, member), daemon=True).start()
+            self._unresponsive.add(worker)
+        threading.Thread(
+            target=self._await_status, args=(worker, actor), daemon=True
+        ).start()
 
-    def _ask(self, worker: int, member: RemoteActor) -> None:
-        """Ask a silent worker how it is; it answers when it goes on, or is gone."""
-        (found,) = member.call("status", queue=HEALTH)
-        found.add_done_callback(partial(self._answered, worker, member))
+    def _await_status(self, worker: int, actor: RemoteActor) -> None:
+        """Ask for a status, which comes when the actor continues, or is dead."""
+        (found,) = actor.call("status", queue=HEALTH)
+        found.add_done_callback(partial(self._on_status, worker, actor))
 
-    def _answered(self, worker: int, member: RemoteActor, future: Future) -> None:
+    def _on_status(self, worker: int, actor: RemoteActor, future: Future) -> None:
         error = future.exception()
         if isinstance(error, Unreachable):
-            self.lost(worker, member, str(error))
+            self.lost(worker, actor, str(error))
             return
         with self._lock:
-            if worker not in self._silent or self._closed.is_set():
+            if worker not in self._unresponsive or self._closed.is_set():
                 return
-            self._silent.discard(worker)
-            self._appeared(worker, "answers again", _nothing)
+            self._unresponsive.discard(worker)
+            self._appeared(worker, "answers again", _already_adopted)
 
     def remove(self, workers: Collection[int]) -> None:
-        """End the processes of these workers; called when the run is over."""
+        """End the actors of these workers, when the run is over."""
         for worker in workers:
             self._machine.pool.remove(self._machine.workers[worker].name)
 
     def close(self) -> None:
-        """Look no further; a process that is being started is ended."""
+        """End the thread, and an actor that it is starting."""
         with self._lock:
             self._closed.set()
             starting = self._starting
-        self._news.set()
+        self._wake.set()
         if starting is not None:
-            starting.kill()  # so that what the thread waits for ends
+            starting.kill()  # so that the thread stops waiting for it
         if self._thread.is_alive():
             self._thread.join(2 * PATIENCE)
-        self._remove_gone()
+        self._remove_lost()
 
     # -- the thread ------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while not self._closed.is_set():
             with self._lock:
                 vacant = dict(self._vacant)
-            self._remove_gone()
+            self._remove_lost()
             for worker, since in sorted(vacant.items()):
                 if not self._closed.is_set():
                     self._fill(worker, since)
-            self._news.wait(LOOK if vacant else None)
-            self._news.clear()
+            self._wake.wait(POLL_INTERVAL if vacant else None)
+            self._wake.clear()
 
-    def _remove_gone(self) -> None:
+    def _remove_lost(self) -> None:
         with self._lock:
-            gone, self._gone = self._gone, []
-        for name in gone:
+            lost, self._to_remove = self._to_remove, []
+        for name in lost:
             self._machine.pool.remove(name)
 
     def _fill(self, worker: int, since: float) -> None:
-        """Start a process for a vacant seat, if a node has room for it."""
-        if time.monotonic() < self._not_before.get(worker, 0.0):
+        """Start an actor for a vacant worker, if a node has room for it."""
+        if time.monotonic() < self._retry_after.get(worker, 0.0):
             return
-        seat = self._machine.workers[worker]
-        place = self._place_for(seat)
-        if place is None:
-            if 0 <= since <= time.monotonic() - GRACE:
+        spec = self._machine.workers[worker]
+        slot = self._slot_for(spec)
+        if slot is None:
+            if 0 <= since <= time.monotonic() - GRACE_PERIOD:
                 with self._lock:
-                    self._vacant[worker] = float("-inf")  # say so once
-                why = f"no node has had room for a new process for {GRACE:g} s"
-                self._said_again(worker, why)
+                    self._vacant[worker] = float("-inf")  # report it once
+                why = f"no node has had room for a new process for {GRACE_PERIOD:g} s"
+                self._still_lost(worker, why)
             return
         try:
-            self._start(worker, seat, place)
-        except Exception as error:  # of its node, or of what it is given
+            self._start(worker, spec, slot)
+        except Exception as error:  # of its node, or of the data it loads
             if self._closed.is_set():
                 return
-            # one that died may be lucky the next time; data that are missing stay so
+            # after a crash another start may succeed; missing data stay missing
             died = isinstance(error.__cause__ or error, Unreachable)
-            pause = LOOK if died else AGAIN
-            self._not_before[worker] = time.monotonic() + pause
-            self._said_again(worker, f"its new process did not start: {error}")
+            pause = POLL_INTERVAL if died else RETRY_PAUSE
+            self._retry_after[worker] = time.monotonic() + pause
+            self._still_lost(worker, f"its new process did not start: {error}")
 
-    def _said_again(self, worker: int, why: str) -> None:
+    def _still_lost(self, worker: int, why: str) -> None:
         self._vanished(worker, why, again=True)
 
-    def _start(self, worker: int, seat: ClusterWorker, place: Slot) -> None:
+    def _start(self, worker: int, spec: ClusterWorker, slot: Slot) -> None:
         pool = self._machine.pool
         with self._lock:
             if self._closed.is_set():
                 return
-            member = self._starting = pool.start(place, seat.name)
+            actor = self._starting = pool.start(slot, spec.name)
         ready = False
         try:
-            kind = about_of(seat.name, place, member).kind
-            if kind != seat.kind:
-                raise ValueError(f"it has a {kind}, not a {seat.kind}")
-            self._prepare(worker, member)
+            kind = wait_until_started(spec.name, slot, actor).kind
+            if kind != spec.kind:
+                raise ValueError(f"it has a {kind}, not a {spec.kind}")
+            self._prepare(worker, actor)
             with self._lock:
                 ready = not self._closed.is_set()
         finally:
             with self._lock:
                 self._starting = None
             if not ready:
-                pool.remove(seat.name, member)
+                pool.remove(spec.name, actor)
         if not ready:
             return
-        again = "a new process" if seat.node else "it joined"
+        again = "a new process" if spec.node else "it joined"
 
         def adopt() -> None:
-            self._crew.members[worker] = member
-            pool.moved[seat.name] = place.name
+            self._group.actors[worker] = actor
+            pool.moved[spec.name] = slot.name
 
         with self._lock:
             self._vacant.pop(worker, None)
-        self._appeared(worker, f"{again} on {place.name}", adopt)
+        self._appeared(worker, f"{again} on {slot.name}", adopt)
 
-    def _place_for(self, seat: ClusterWorker) -> Slot | None:
+    def _slot_for(self, spec: ClusterWorker) -> Slot | None:
         pool = self._machine.pool
-        with suppress(Exception):  # Ray's own, where the cluster does not answer
+        with suppress(Exception):  # Ray's, if the cluster does not answer
             nodes = pool.cluster.nodes()
-            return room_for(
-                seat.resources, pool.resources, nodes, pool.taken, prefer=seat.node
+            return find_slot(
+                spec.resources, pool.resources, nodes, pool.allocated, prefer=spec.node
             )
         return None

@@ -1,31 +1,80 @@
-"""The members of one run, as the driver calls them by the numbers of its workers."""
+"""The driver's side of the calls to actors: protocols, and the actors of one run.
+
+`hetjax.runtimes.cluster.ray_cluster` implements the protocols with Ray.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hetjax.engine.capabilities import Unreachable
-from hetjax.runtimes.cluster.messages import ActorStatus
-from hetjax.runtimes.cluster.remote_calls import (
-    HEALTH,
-    REPLICA,
-    STEPS,
-    Cluster,
-    RemoteActor,
-)
+from hetjax.runtimes.cluster.actor import ActorStatus
+from hetjax.runtimes.cluster.node_slots import ClusterNode
 
-PATIENCE = 5.0  # [s] without an answer, after which a member is asked how it is
-ANSWER = 1.0  # [s] in which a member says how it is, at most
+# an actor runs the calls of one queue one by one, in the order in which they were made
+STEPS = "steps"  # local rounds, and calls that must wait for them
+REPLICA = "replica"  # changes of a replica during its local rounds
+HEALTH = "health"  # answered at once, whatever else the actor does
+
+
+class RemoteActor(Protocol):
+    """The driver's handle of an actor."""
+
+    node: ClusterNode
+
+    def call(
+        self, method: str, *args: Any, queue: str, label: str = "", parts: int = 1
+    ) -> Sequence[Future]:
+        """Call a method that returns `parts` values; return a future for each.
+
+        The futures raise `hetjax.engine.protocols.Unreachable` if the actor is dead.
+        Payloads among the arguments arrive as the values that were put. The `label` is
+        for dashboards.
+        """
+        ...
+
+    def kill(self) -> None:
+        """End the actor's process."""
+        ...
+
+
+class Cluster(Protocol):
+    """A cluster on whose nodes actors can be started."""
+
+    def nodes(self) -> list[ClusterNode]:
+        """The live nodes, the driver's first, then by name."""
+        ...
+
+    def start(
+        self, name: str, node: ClusterNode, resources: dict[str, float], *settings: Any
+    ) -> RemoteActor:
+        """Start `WorkerActor(*settings)` on a node; calls wait until it is ready.
+
+        The `name` is for dashboards.
+        """
+        ...
+
+    def put(self, value: Any) -> Any:
+        """Return a payload: each node fetches the value once for all its actors."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect from the cluster; end it if it was started here."""
+        ...
+
+
+PATIENCE = 5.0  # [s] to wait for a result before the actor's status is asked for
+STATUS_TIMEOUT = 1.0  # [s] within which an actor must answer `status`
 NO_ANSWER = f"no answer for {2 * PATIENCE:g} s"
-INLINE = 50_000  # bytes that are sent with a call: a parcel takes longer to fetch
+MAX_INLINE_BYTES = 50_000  # larger arrays are put; smaller ones are sent with the call
 
 
 class _NoActor:
-    """In the place of a member that is not there: every call fails."""
+    """The actor of a worker without one: every call fails."""
 
     def call(
         self, method: str, *args: Any, queue: str, label: str = "", parts: int = 1
@@ -37,53 +86,55 @@ class _NoActor:
         return found
 
 
-_NOBODY = _NoActor()
+_NO_ACTOR = _NoActor()
 
 
 class WorkerGroup:
-    """Members by worker, and the bytes that went to and fro."""
+    """The actors of one run by worker index, and the bytes sent and received."""
 
-    def __init__(self, cluster: Cluster, members: Sequence[RemoteActor | None]):
-        """`members` are those of all workers; None: the worker is not there yet."""
+    def __init__(self, cluster: Cluster, actors: Sequence[RemoteActor | None]):
+        """`actors` of all workers; None: the worker has no actor yet."""
         self._cluster = cluster
-        self.members = list(members)  # one that is lost is replaced by None
-        # told, on any thread, that what was told to a worker has failed
+        self.actors = list(actors)  # a lost one is replaced by None
+        # called on any thread when a call of `post` has failed
         self.on_failed: Callable[[int, RemoteActor, BaseException], None] = (
-            lambda worker, member, error: None
+            lambda worker, actor, error: None
         )
-        # of the replica: leaves that a worker sends with its next reports
-        self.wanted: list[tuple[int, ...]] = [() for _ in members]
-        self.received = [0] * len(self.members)  # bytes that came from each worker
-        self.sent = [0] * len(self.members)
-        self.factors: dict[int, float] = {}  # of scripted slowdowns
+        # indices of the leaves that a worker returns with its next reports
+        self.report_leaves: list[tuple[int, ...]] = [() for _ in actors]
+        self.bytes_received = [0] * len(self.actors)  # from each worker
+        self.bytes_sent = [0] * len(self.actors)
+        self.slowdown_factors: dict[int, float] = {}  # scripted
 
     @property
     def present(self) -> list[int]:
-        """The workers that have a member."""
-        return [k for k, member in enumerate(self.members) if member is not None]
+        """The workers that have an actor."""
+        return [k for k, actor in enumerate(self.actors) if actor is not None]
 
-    def has(self, worker: int, member: RemoteActor | None) -> bool:
-        """Is this the worker's member still? Nobody is not."""
-        return member is not None and self.members[worker] is member
+    def is_current(self, worker: int, actor: RemoteActor | None) -> bool:
+        """Whether this is still the worker's actor; False for None."""
+        return actor is not None and self.actors[worker] is actor
 
-    def _member(self, worker: int) -> RemoteActor | _NoActor:
-        return self.members[worker] or _NOBODY
+    def _actor(self, worker: int) -> RemoteActor | _NoActor:
+        return self.actors[worker] or _NO_ACTOR
 
     def call(self, worker: int, method: str, *args: Any, queue: str = STEPS) -> Future:
-        """Call a method of a worker's run; Unreachable is the answer of one gone."""
+        """Call a method of a worker's run; a lost worker's future is Unreachable."""
         (found,) = self.call_parts(worker, method, *args, queue=queue, parts=1)
         return found
 
-    def tell(self, worker: int, method: str, *args: Any, queue: str) -> None:
-        """Call a method whose answer nobody waits for; `on_failed` hears of errors."""
-        member = self.members[worker]
+    def post(self, worker: int, method: str, *args: Any, queue: str) -> None:
+        """Call a method without waiting for it; `on_failed` is called for errors."""
+        actor = self.actors[worker]
         future = self.call(worker, method, *args, queue=queue)
-        future.add_done_callback(partial(self._look, worker, member))
+        future.add_done_callback(partial(self._check_result, worker, actor))
 
-    def _look(self, worker: int, member: RemoteActor | None, future: Future) -> None:
+    def _check_result(
+        self, worker: int, actor: RemoteActor | None, future: Future
+    ) -> None:
         error = future.exception()
-        if error is not None and member is not None:  # else it was lost before
-            self.on_failed(worker, member, error)
+        if error is not None and actor is not None:  # else it was lost before
+            self.on_failed(worker, actor, error)
 
     def call_parts(
         self,
@@ -94,26 +145,26 @@ class WorkerGroup:
         queue: str = STEPS,
         label: str = "",
     ) -> Sequence[Future]:
-        """As `call`, of a method that returns several parts, a future for each."""
-        return self._member(worker).call(
-            "do", method, *args, queue=queue, label=label or method, parts=parts
+        """Like `call`, for a method that returns several parts: a future for each."""
+        return self._actor(worker).call(
+            "call_run", method, *args, queue=queue, label=label or method, parts=parts
         )
 
     def end_run(self, worker: int) -> Future:
-        """Let a worker forget the run; the future has what it compiled."""
-        (found,) = self._member(worker).call("end_run", queue=HEALTH)
+        """End a worker's run; return a future of `WorkerActor.end_run`."""
+        (found,) = self._actor(worker).call("end_run", queue=HEALTH)
         return found
 
-    def answer(self, worker: int, future: Future) -> Any:
-        """Wait for the answer of a worker, as long as it lives; else Unreachable."""
-        return answer(self._member(worker), future)
+    def result(self, worker: int, future: Future) -> Any:
+        """Wait for a result while the worker responds; otherwise raise Unreachable."""
+        return wait_for_result(self._actor(worker), future)
 
-    def answers(self, asked: Mapping[int, Future]) -> dict[int, Any]:
-        """Wait as in `answer` for several workers at once; errors are among these."""
-        silent = wait_for({k: (self._member(k), f) for k, f in asked.items()})
+    def results(self, asked: Mapping[int, Future]) -> dict[int, Any]:
+        """Like `result`, for several workers at once; return their errors as values."""
+        unresponsive = wait_for({k: (self._actor(k), f) for k, f in asked.items()})
         found: dict[int, Any] = {}
         for worker, future in asked.items():
-            if worker in silent:
+            if worker in unresponsive:
                 found[worker] = Unreachable(NO_ANSWER)
             else:
                 found[worker] = future.exception() or future.result()
@@ -121,62 +172,65 @@ class WorkerGroup:
 
     def slow(self, worker: int, factor: float) -> None:
         """Make a worker's steps take `factor` times as long as at the start."""
-        self.factors[worker] = factor
+        self.slowdown_factors[worker] = factor
         self.call(worker, "slow", factor, queue=HEALTH)
 
     def is_compiling(self, worker: int) -> bool:
-        """Does a worker compile? One that hangs does not say so."""
-        (found,) = self._member(worker).call("status", queue=HEALTH)
+        """Whether a worker is compiling; False for one that hangs."""
+        (found,) = self._actor(worker).call("status", queue=HEALTH)
         with suppress(TimeoutError, Unreachable):
-            status: ActorStatus = found.result(timeout=ANSWER)
+            status: ActorStatus = found.result(timeout=STATUS_TIMEOUT)
             return status.compiling
         return False
 
-    def parcel(self, arrays: Sequence[Any]) -> Any:
-        """Arrays to be given to one or more members, each node getting them once."""
+    def payload(self, arrays: Sequence[Any]) -> Any:
+        """Prepare arrays for sending: large ones are put, so once per node."""
         hosted = [np.asarray(array) for array in arrays]
-        small = sum(array.nbytes for array in hosted) <= INLINE
+        small = sum(array.nbytes for array in hosted) <= MAX_INLINE_BYTES
         return hosted if small else self._cluster.put(hosted)
 
     def count_sent(self, worker: int, arrays: Sequence[Any]) -> None:
-        """Count arrays that a worker is given."""
-        self.sent[worker] += sum(array.nbytes for array in arrays)
+        """Count the bytes of arrays that are sent to a worker."""
+        self.bytes_sent[worker] += sum(array.nbytes for array in arrays)
 
     def count_received(self, worker: int, arrays: Sequence[Any]) -> None:
-        """Count arrays that came from a worker."""
-        self.received[worker] += sum(array.nbytes for array in arrays)
+        """Count the bytes of arrays that a worker has sent."""
+        self.bytes_received[worker] += sum(array.nbytes for array in arrays)
 
 
-def queue_of(shared: bool) -> str:
-    """The queue of calls about replicas: do they wait for the steps under way?"""
+def replica_queue(shared: bool) -> str:
+    """The queue of a replica's changes: during its rounds if shared, else between."""
     return REPLICA if shared else STEPS
 
 
-def answer(member: RemoteActor | _NoActor, future: Future) -> Any:
-    """Wait for the answer of a member, as long as it lives; else Unreachable."""
-    if wait_for({0: (member, future)}):
+def wait_for_result(actor: RemoteActor | _NoActor, future: Future) -> Any:
+    """Wait for a result while the actor responds; otherwise raise Unreachable."""
+    if wait_for({0: (actor, future)}):
         raise Unreachable(NO_ANSWER)
     return future.result()
 
 
 def wait_for(asked: Mapping[int, tuple[RemoteActor | _NoActor, Future]]) -> set[int]:
-    """Wait for the answers of members, as long as these live; return who does not.
+    """Wait for the results of responding actors; return the keys of the others.
 
-    All are waited for at once: several that hang take no longer than one.
+    All actors are waited for at once: several that hang take no longer than one.
     """
-    silent: set[int] = set()
+    unresponsive: set[int] = set()
     while True:
-        wait([future for k, (_, future) in asked.items() if k not in silent], PATIENCE)
+        wait(
+            [future for k, (_, future) in asked.items() if k not in unresponsive],
+            PATIENCE,
+        )
         waiting = {
-            k: member
-            for k, (member, future) in asked.items()
-            if k not in silent and not future.done()
+            k: actor
+            for k, (actor, future) in asked.items()
+            if k not in unresponsive and not future.done()
         }
         if not waiting:
-            return silent
+            return unresponsive
         status = {k: m.call("status", queue=HEALTH)[0] for k, m in waiting.items()}
         wait(status.values(), PATIENCE)
         for k, future in status.items():
             well = future.done() and not isinstance(future.exception(), Unreachable)
             if not well and not asked[k][1].done():
-                silent.add(k)
+                unresponsive.add(k)

@@ -1,7 +1,7 @@
-"""A cluster of this process: members are objects, and threads carry the calls.
+"""A cluster of this process: actors are objects, and threads carry the calls.
 
 Runs on it go through everything but Ray, in a fraction of the time; its nodes and
-members die, hang and come at the moments that a test chooses.
+actors die, hang and join when a test says so.
 """
 
 import pickle
@@ -13,19 +13,20 @@ import numpy as np
 
 from hetjax.engine.capabilities import Unreachable
 from hetjax.runtimes.cluster.actor import WorkerActor
-from hetjax.runtimes.cluster.make_cluster import make_machine
-from hetjax.runtimes.cluster.remote_calls import HEALTH, REPLICA, STEPS, ClusterNode
+from hetjax.runtimes.cluster.cluster_machine import make_machine
+from hetjax.runtimes.cluster.node_slots import ClusterNode
+from hetjax.runtimes.cluster.worker_group import HEALTH, REPLICA, STEPS
 
 
-class Parcel:
-    """A value that was put; its arrays are read-only, as those of a store are."""
+class Payload:
+    """A value that was put; its arrays are read-only, like Ray's."""
 
     def __init__(self, value):
         self.value = value
 
 
 def _opened(value):
-    return value.value if isinstance(value, Parcel) else value
+    return value.value if isinstance(value, Payload) else value
 
 
 class InProcessCluster:
@@ -36,8 +37,8 @@ class InProcessCluster:
             ClusterNode(f"id of {name}", name, {"CPU": 1.0}, number == 0)
             for number, name in enumerate(nodes)
         ]
-        self.members = []
-        self.puts = 0  # how often something was put
+        self.actors = []
+        self.puts = 0  # number of calls
         self.closed = False
 
     def nodes(self):
@@ -48,23 +49,23 @@ class InProcessCluster:
         self._nodes.append(ClusterNode(f"id of {name}", name, {"CPU": 1.0}))
 
     def leave(self, name):
-        """A node dies, with all its members."""
+        """A node dies, with all its actors."""
         self._nodes = [n for n in self._nodes if n.name != name]
-        for member in self.members:
-            if member.node.name == name:
-                member.kill()
+        for actor in self.actors:
+            if actor.node.name == name:
+                actor.kill()
 
     def start(self, name, node, resources, *settings):
         del name, resources
-        member = InProcessMember(node, partial(WorkerActor, *settings))
-        self.members.append(member)
-        return member
+        actor = InProcessActor(node, partial(WorkerActor, *settings))
+        self.actors.append(actor)
+        return actor
 
     def put(self, value):
         self.puts += 1
         if isinstance(value, list):
             value = [_read_only(array) for array in value]
-        return Parcel(value)
+        return Payload(value)
 
     def close(self):
         self.closed = True
@@ -76,8 +77,8 @@ def _read_only(array):
     return array
 
 
-class InProcessMember:
-    """A member that can be killed, or made to hang."""
+class InProcessActor:
+    """A actor that can be killed, or made to hang."""
 
     def __init__(self, node, make):
         self.node = node
@@ -85,20 +86,20 @@ class InProcessMember:
             q: ThreadPoolExecutor(1, f"hetjax {node.name} {q}")
             for q in (STEPS, REPLICA, HEALTH)
         }
-        self._open = {}  # futures that wait, and how many parts they have
+        self._open = {}  # futures of waiting calls
         self._dead = threading.Event()
-        self._goes_on = threading.Event()
-        self._goes_on.set()
+        self._running = threading.Event()
+        self._running.set()
         self.calls = []  # (method, bytes of its arguments) of every call
-        self._member = self._queues[STEPS].submit(make)
+        self._actor = self._queues[STEPS].submit(make)
 
     def call(self, method, *args, queue, label="", parts=1):
         del label
         futures = [Future() for _ in range(parts)]
         self.calls.append((method, *args[:1]))
-        # what crosses must be plain: a process would get a copy
-        copied = _copied_once if method == "learn" else _copied
-        args = [a if isinstance(a, Parcel) else copied(_pickled(a)) for a in args]
+        # arguments must be picklable: a process would get a copy
+        copied = _copied_once if method == "store" else _copied
+        args = [a if isinstance(a, Payload) else copied(_pickled(a)) for a in args]
         self._open[id(futures)] = futures
         if self._dead.is_set():
             self._end(futures, Unreachable("it was killed"))
@@ -107,9 +108,9 @@ class InProcessMember:
         return futures
 
     def _do(self, futures, method, args):
-        self._goes_on.wait()
+        self._running.wait()
         try:
-            found = getattr(self._member.result(), method)(*map(_opened, args))
+            found = getattr(self._actor.result(), method)(*map(_opened, args))
         except BaseException as error:
             self._end(futures, error)
             return
@@ -124,26 +125,26 @@ class InProcessMember:
                 future.set_exception(error)
 
     def hang(self):
-        """Answer nothing, until `go_on`."""
-        self._goes_on.clear()
+        """Answer nothing until `resume`."""
+        self._running.clear()
 
     def wait(self):
-        """Wait until `go_on`, as a step that hangs."""
-        self._goes_on.wait(60.0)
+        """Wait until `resume`, like a step that hangs."""
+        self._running.wait(60.0)
 
-    def go_on(self):
-        self._goes_on.set()
+    def resume(self):
+        self._running.set()
 
     def kill(self):
-        """Nothing that waits is answered, and nothing any more."""
+        """Fail all waiting calls, and all later ones."""
         self._dead.set()
         for futures in list(self._open.values()):
             self._end(futures, Unreachable("it was killed"))
-        self._goes_on.set()
+        self._running.set()
 
 
 _copied = pickle.loads
-# of tasks and strategies all members have one, so that they compile them once
+# all actors share tasks and strategies, so that they are compiled once
 _copied_once = cache(pickle.loads)
 
 
@@ -153,8 +154,8 @@ def _pickled(value):
     return cloudpickle.dumps(value)
 
 
-def three_members(*nodes, **settings):
-    """A machine of three members in this process, the last of which is slowed."""
+def three_actors(*nodes, **settings):
+    """A machine of three actors in this process, the last of which is slow."""
     cluster = InProcessCluster(*(nodes or ("a", "b", "c")))
     settings = {"slowdown": (1, 1, 2), "step_mode": "dispatch", **settings}
     return cluster, make_machine(cluster, **settings)

@@ -1,4 +1,4 @@
-"""Runs of every strategy on members of this process: threads, replay, checkpoints."""
+"""Runs of every strategy on actors in this process: threads, replay, checkpoints."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from in_process import InProcessCluster, three_members
+from in_process import InProcessCluster, three_actors
 from kept_runs import Memory, load, run, session
 from quick import quick
 from real_runs import (
@@ -30,10 +30,14 @@ from test_real_strategies import EPOCHS, SOON, strategy
 
 import hetjax as hj
 from hetjax.data import from_arrays
-from hetjax.runtimes.cluster.make_cluster import make_machine
-from hetjax.runtimes.cluster.mapped import MappedFile, MappedRows, Portable, portable
-from hetjax.runtimes.cluster.node_slots import names_of, places_on, room_for
-from hetjax.runtimes.cluster.remote_calls import ClusterNode
+from hetjax.data.portable import MappedFile, MappedRows, Portable, portable
+from hetjax.runtimes.cluster.cluster_machine import make_machine
+from hetjax.runtimes.cluster.node_slots import (
+    ClusterNode,
+    find_slot,
+    node_names,
+    slots_on,
+)
 
 CHOSEN = ("biased_local_sgd", "hier_sgd", "ad_psgd", "adaptive_sgd")
 # speed decides neither who merges when nor, as in sequential_sgd, who works at all
@@ -48,13 +52,13 @@ pytestmark = pytest.mark.usefixtures("patient")
 
 
 @cache
-def members():
-    return three_members()[1]
+def machine_of_actors():
+    return three_actors()[1]
 
 
 @pytest.mark.parametrize("name", quick(hj.STRATEGIES, *CHOSEN))
 def test_a_run_is_replayed_in_one_process(name):
-    history = real(strategy(name), members(), epochs=EPOCHS, **SOON)
+    history = real(strategy(name), machine_of_actors(), epochs=EPOCHS, **SOON)
     assert "as asked" in history.stopped
     assert history.merges > 3
     again = hj.replay(history.trace, progress=False)
@@ -90,14 +94,14 @@ def done(lines):
 
 
 @pytest.mark.parametrize("name", quick(SYNCHRONOUS, "sma", "fed_acc"))
-def test_three_members_equal_three_threads(name, cpu_alone):
+def test_three_actors_equal_three_threads(name, cpu_alone):
     """The same orders, and parameters bit for bit on the same kind of device."""
     found = []
     chosen = strategy(name)
     if name == "hier_sgd":  # who draws first from a common pass depends on speed there
         shards = [np.arange(k, len(DATA.train), 3) for k in range(3)]
         chosen = chosen._replace(sampler=hj.sampling.sharded(shards))
-    for machine in (members(), three_workers()):
+    for machine in (machine_of_actors(), three_workers()):
         history = real(chosen, machine, until=6 * [merged_root])
         orders = done(history.trace.load().lines)
         found.append((history.params, sorted(orders), history.merges))
@@ -107,7 +111,7 @@ def test_three_members_equal_three_threads(name, cpu_alone):
 
 @pytest.mark.parametrize("step_mode", ["fused", "unrolled", None])
 def test_other_step_modes(step_mode):
-    _, machine = three_members(step_mode=step_mode)
+    _, machine = three_actors(step_mode=step_mode)
     history = real(rounds(local_steps=4), machine, until=4 * [merged])
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
@@ -139,10 +143,10 @@ def interrupted(folder, name, machine, stop_at=None):
 
 
 @pytest.mark.parametrize("name", quick(hj.STRATEGIES, "local_sgd", "ad_psgd"))
-def test_a_run_goes_on_and_the_whole_trace_replays(tmp_path, name):
-    first = interrupted(tmp_path, name, members(), stop_at=4)
+def test_a_run_is_resumed_and_the_whole_trace_replays(tmp_path, name):
+    first = interrupted(tmp_path, name, machine_of_actors(), stop_at=4)
     assert first.stopped == "interrupted"
-    last = interrupted(tmp_path, name, three_members()[1])  # of another driver
+    last = interrupted(tmp_path, name, three_actors()[1])  # of another driver
     assert (last.stopped, last.duration) == ("", 0.8)
     assert len(last.evals) == 17
     done = [p for p in first.evals if p["seconds"] <= last.interruptions[0].seconds]
@@ -157,9 +161,9 @@ def test_a_run_goes_on_and_the_whole_trace_replays(tmp_path, name):
         assert after.bytes_received >= before.bytes_received > 0 or not before.updates
 
 
-def test_workers_that_were_lost_when_a_run_was_kept_are_there_again(tmp_path):
-    """The run goes on with all of them: their new processes join."""
-    cluster, machine = three_members()
+def test_workers_that_were_lost_at_a_snapshot_join_again(tmp_path):
+    """The run continues with all workers: new processes join."""
+    cluster, machine = three_actors()
 
     def interrupt(point):
         if point["seconds"] == pytest.approx(0.2):
@@ -171,10 +175,10 @@ def test_workers_that_were_lost_when_a_run_was_kept_are_there_again(tmp_path):
     given |= {"checkpoint": tmp_path, "strategy": rounds()}
     first = hj.train(TASK, DATA, machine, on_eval=interrupt, **given)
     assert [e.what for e in first.events] == ["lost"]
-    cluster, machine = three_members()
+    cluster, machine = three_actors()
 
     def stop(point):
-        given_to_b = cluster.members[1].calls.count(("do", "run"))
+        given_to_b = cluster.actors[1].calls.count(("call_run", "run_round"))
         return hj.STOP if given_to_b >= 3 else ""
 
     last = hj.train(TASK, DATA, machine, on_eval=stop, **given)
@@ -186,10 +190,10 @@ def test_workers_that_were_lost_when_a_run_was_kept_are_there_again(tmp_path):
     assert replayed.replayed == "equal"
 
 
-def test_a_worker_that_was_gone_when_a_run_was_kept_is_absent_from_a_merge():
-    """It waited for the others, which arrive before the policy hears of it."""
+def test_a_worker_that_was_unreachable_at_a_snapshot_is_absent_from_a_merge():
+    """It waited for the others, which arrive before the policy learns of its loss."""
     saver, chosen = Memory(every=5), rounds()
-    runs = [session(TASK, DATA, three_members()[1], 60.0, 600) for _ in range(2)]
+    runs = [session(TASK, DATA, three_actors()[1], 60.0, 600) for _ in range(2)]
     run(runs[0], ending(chosen, 20 * [merged]), saver=saver)
     saved = next(
         cut
@@ -219,20 +223,20 @@ def waiting_in(cut):
 
 
 def test_data_that_could_not_be_loaded_are_loaded_the_next_time(tmp_path):
-    _, machine = three_members()
+    _, machine = three_actors()
     data = mapped(tmp_path)
     (tmp_path / "x.npy").rename(tmp_path / "elsewhere.npy")
-    with pytest.raises(OSError, match="give all nodes the same files"):
+    with pytest.raises(OSError, match="all nodes must have the same files"):
         real(rounds(), machine, data=data)
     (tmp_path / "elsewhere.npy").rename(tmp_path / "x.npy")
     history = real(rounds(), machine, until=[merged], data=data)
     assert history.merges > 0
 
 
-def test_a_run_of_threads_goes_on_with_members(tmp_path):
-    """The root, the totals and the history go on; the workers are others."""
+def test_a_run_of_threads_is_resumed_with_actors(tmp_path):
+    """The root, the totals and the history continue; the workers are others."""
     first = interrupted(tmp_path, "local_sgd", three_workers(), stop_at=4)
-    last = interrupted(tmp_path, "local_sgd", three_members()[1])
+    last = interrupted(tmp_path, "local_sgd", three_actors()[1])
     assert last.evals[: len(first.evals) - 1] == first.evals[:-1]
     assert {e.what for e in last.events} == {"left", "joined"}
 
@@ -240,26 +244,26 @@ def test_a_run_of_threads_goes_on_with_members(tmp_path):
 # -- data ------------------------------------------------------------------------------
 
 
-def test_a_data_set_with_a_recipe_is_loaded_by_every_member():
+def test_a_data_set_with_a_recipe_is_loaded_by_every_actor():
     """Nothing of it is sent, and it is loaded once for all runs."""
-    cluster, machine = three_members()
+    cluster, machine = three_actors()
     data = hj.data.digits()
     task = hj.classification(hj.models.mlp(hidden=8), data)
     for seed in (0, 1):
         options = {"task": task, "data": data, "seed": seed}
         real(rounds(), machine, until=[merged], **options)
-    for member in cluster.members:
-        methods = [name for name, *_ in member.calls]
-        assert methods.count("load") == 1
-        assert "receive" not in methods
+    for actor in cluster.actors:
+        methods = [name for name, *_ in actor.calls]
+        assert methods.count("load_data") == 1
+        assert "receive_data" not in methods
 
 
-def test_a_data_set_without_one_is_put_once_for_all_members():
-    cluster, machine = three_members()
+def test_a_data_set_without_one_is_put_once_for_all_actors():
+    cluster, machine = three_actors()
     real(rounds(), machine, until=[merged])
     real(rounds(batch_size=8), machine, until=[merged])
     receipts = [
-        call for m in cluster.members for call in m.calls if call[0] == "receive"
+        call for m in cluster.actors for call in m.calls if call[0] == "receive_data"
     ]
     assert len(receipts) == 3
 
@@ -273,12 +277,12 @@ def mapped(folder, name="x.npy"):
 
 
 @pytest.mark.parametrize("shards", [None, [np.arange(k, 60, 3) for k in range(3)]])
-def test_of_a_memory_map_the_path_travels(tmp_path, shards, monkeypatch):
-    _, machine = three_members()
-    parcels = []
+def test_the_path_of_a_memory_map_is_sent(tmp_path, shards, monkeypatch):
+    _, machine = three_actors()
+    payloads = []
     inner = InProcessCluster.put
     monkeypatch.setattr(
-        InProcessCluster, "put", lambda self, x: parcels.append(x) or inner(self, x)
+        InProcessCluster, "put", lambda self, x: payloads.append(x) or inner(self, x)
     )
     strategy = rounds()
     if shards:
@@ -286,13 +290,13 @@ def test_of_a_memory_map_the_path_travels(tmp_path, shards, monkeypatch):
     data = mapped(tmp_path)
     history = real(strategy, machine, until=3 * [merged], data=data)
     assert hj.replay(history.trace, progress=False).replayed == "equal"
-    sent = [p.leaves[0] for p in parcels if isinstance(p, Portable)]
+    sent = [p.leaves[0] for p in payloads if isinstance(p, Portable)]
     assert len(sent) == (3 if shards else 1)
     assert all(isinstance(x, MappedRows if shards else MappedFile) for x in sent)
 
 
 def test_a_memory_map_that_differs_on_a_node_is_refused(tmp_path, monkeypatch):
-    _, machine = three_members()
+    _, machine = three_actors()
     data = mapped(tmp_path)
 
     def another(split):
@@ -301,13 +305,13 @@ def test_a_memory_map_that_differs_on_a_node_is_refused(tmp_path, monkeypatch):
         (tmp_path / "new.npy").replace(tmp_path / "x.npy")  # the driver's map stays
         return found
 
-    monkeypatch.setattr("hetjax.runtimes.cluster.broadcast.portable", another)
+    monkeypatch.setattr("hetjax.runtimes.cluster.actor_pool.portable", another)
     with pytest.raises(ValueError, match=r"a/cpu:0 on .* has other content here"):
         hj.train(TASK, data, machine, rounds(), seconds=0.3, progress=False)
 
 
 def test_a_memory_map_that_is_not_on_a_node_is_named(tmp_path, monkeypatch):
-    _, machine = three_members()
+    _, machine = three_actors()
     data = mapped(tmp_path)
 
     def moved(split):
@@ -315,8 +319,8 @@ def test_a_memory_map_that_is_not_on_a_node_is_named(tmp_path, monkeypatch):
         return portable_of(split)
 
     portable_of = portable
-    monkeypatch.setattr("hetjax.runtimes.cluster.broadcast.portable", moved)
-    with pytest.raises(OSError, match=r"a/cpu:0 on .*x\.npy.*give all nodes"):
+    monkeypatch.setattr("hetjax.runtimes.cluster.actor_pool.portable", moved)
+    with pytest.raises(OSError, match=r"a/cpu:0 on .*x\.npy.*all nodes must"):
         hj.train(TASK, data, machine, rounds(), seconds=0.3, progress=False)
 
 
@@ -331,24 +335,24 @@ def other_digits():
 other_digits.calls = 0
 
 
-def test_members_that_read_other_data_are_refused():
+def test_actors_that_read_other_data_are_refused():
     from hetjax.recipes import by_name
 
-    _, machine = three_members()
+    _, machine = three_actors()
     data = by_name(other_digits)()
     task = hj.classification(hj.models.mlp(hidden=8), data)
     with pytest.raises(ValueError, match="reads other data from .*other_digits"):
         hj.train(task, data, machine, rounds(), seconds=0.2, progress=False)
 
 
-# -- places ----------------------------------------------------------------------------
+# -- slots -----------------------------------------------------------------------------
 
 
 def node(name, number=0, **resources):
     return ClusterNode(f"{name} {number}", name, {"memory": 1e9, **resources})
 
 
-UNLIKE = [
+NODES = [
     node("a", CPU=16.0, GPU=2.0),
     node("b", CPU=8.0),
     node("b", 1, CPU=4.0),
@@ -358,7 +362,7 @@ UNLIKE = [
 
 
 def test_every_gpu_is_a_worker_and_the_cpu_of_a_node_without_one():
-    found = places_on(UNLIKE, None)
+    found = slots_on(NODES, None)
     assert [(p.name, dict(p.resources)) for p in found] == [
         ("a/gpu:0", {"GPU": 1, "CPU": 1}),
         ("a/gpu:1", {"GPU": 1, "CPU": 1}),
@@ -369,7 +373,7 @@ def test_every_gpu_is_a_worker_and_the_cpu_of_a_node_without_one():
 
 
 def test_as_many_workers_as_fit():
-    found = places_on(UNLIKE, {"CPU": 4})
+    found = slots_on(NODES, {"CPU": 4})
     assert [p.name for p in found] == [
         *(f"a/cpu:{k}" for k in range(4)),
         "b/cpu:0",
@@ -378,26 +382,26 @@ def test_as_many_workers_as_fit():
     ]
 
 
-def test_a_gpu_and_the_cpu_beside_it():
-    found = places_on(UNLIKE, [{"GPU": 1, "CPU": 1}, {"CPU": 8}, {"CPU": 8}])
+def test_a_gpu_and_the_cpu_of_its_node():
+    found = slots_on(NODES, [{"GPU": 1, "CPU": 1}, {"CPU": 8}, {"CPU": 8}])
     assert [p.name for p in found] == ["a/gpu:0", "a/cpu:0", "b/cpu:0"]
     with pytest.raises(ValueError, match=r"resources\[1\] is .* a has 16 CPU, 2 GPU"):
-        places_on(UNLIKE, [{"CPU": 1}, {"CPU": 32}])
+        slots_on(NODES, [{"CPU": 1}, {"CPU": 32}])
 
 
 def test_room_for_a_worker_is_what_others_have_not_taken():
-    seat = {"CPU": 8.0}
+    wanted = {"CPU": 8.0}
     full = [("b 0", {"CPU": 8.0})]
-    assert room_for(seat, None, UNLIKE, [], prefer="b").node.id == "b 0"
+    assert find_slot(wanted, None, NODES, [], prefer="b").node.id == "b 0"
     # of another node it takes what is usual there
-    found = room_for(seat, None, UNLIKE, full, prefer="b")
+    found = find_slot(wanted, None, NODES, full, prefer="b")
     assert (found.node.id, found.resources) == ("b 1", {"CPU": 4})
-    assert room_for(seat, seat, UNLIKE, full, prefer="b").node.id == "a 0"
-    assert room_for({"GPU": 1, "CPU": 1}, None, UNLIKE[1:3], [], prefer="a") is None
+    assert find_slot(wanted, wanted, NODES, full, prefer="b").node.id == "a 0"
+    assert find_slot({"GPU": 1, "CPU": 1}, None, NODES[1:3], [], prefer="a") is None
 
 
 def test_names_of_nodes_are_unique():
-    assert list(names_of(UNLIKE).values()) == ["a", "b", "b-2", "c", "d"]
+    assert list(node_names(NODES).values()) == ["a", "b", "b-2", "c", "d"]
 
 
 @pytest.mark.parametrize(
@@ -419,25 +423,25 @@ def test_requests_that_cannot_be_met(settings, message):
     with pytest.raises(ValueError, match=message):
         make_machine(cluster, **settings)
     # what was started ends
-    assert all(member._dead.is_set() for member in cluster.members)
+    assert all(actor._dead.is_set() for actor in cluster.actors)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"workers": 0}, "workers=0: give a whole number, at least 1"),
+        ({"workers": 0}, "workers=0: must be a whole number, at least 1"),
         ({"local_workers": 2.5}, "local_workers=2.5"),
-        ({"joiners": -1}, "joiners=-1: give a whole number, at least 0"),
-        ({"address": 5}, "address=5: give host:port"),
-        ({"resources": {}}, "give positive numbers by name"),
-        ({"resources": []}, r"resources=\[\]: give"),
-        ({"resources": {"CPU": 0}}, "give positive numbers by name"),
-        ({"resources": [{"CPU": 1}, {}]}, "give positive numbers by name"),
+        ({"joiners": -1}, "joiners=-1: must be a whole number, at least 0"),
+        ({"address": 5}, "address=5: must be host:port"),
+        ({"resources": {}}, "must be positive numbers by name"),
+        ({"resources": []}, r"resources=\[\]: must be"),
+        ({"resources": {"CPU": 0}}, "must be positive numbers by name"),
+        ({"resources": [{"CPU": 1}, {}]}, "must be positive numbers by name"),
         (
             {"resources": [{"CPU": 1}] * 3, "workers": 2},
-            "resources has 3 entries, one for each worker, but workers=2",
+            "resources has 3 entries, but workers=2",
         ),
-        ({"resources": [{"CPU": 1}], "local_workers": 2}, "but local_workers=2: give"),
+        ({"resources": [{"CPU": 1}], "local_workers": 2}, "but local_workers=2: pass"),
         ({"step_mode": "vmapped"}, "choose one of dispatch, fused, unrolled"),
         ({"slowdown": 0.5}, "slowdown=0.5: a real device can only be made slower"),
         ({"slowdown": {"a": 0.5}}, "slowdown=0.5: a real device"),
@@ -462,7 +466,7 @@ def test_a_gpu_that_jax_does_not_see_is_an_error():
 
 
 def test_a_machine_shows_what_it_has(cpu_alone):
-    _, machine = three_members(joiners=1, slowdown=(1, 1, 2, 1))
+    _, machine = three_actors(joiners=1, slowdown=(1, 1, 2, 1))
     assert repr(machine).startswith("Machine: 4 workers on a cluster of 3 nodes")
     assert "c/cpu:0 (cpu) slowed 2 times" in repr(machine)
     some = machine.subset(["a/cpu:0", "c/cpu:0"])

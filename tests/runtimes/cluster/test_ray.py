@@ -1,4 +1,4 @@
-"""Runs on a real cluster of Ray: three nodes on this machine, and what befalls them."""
+"""Runs on a real cluster of Ray: three nodes on this machine, and their failures."""
 
 import os
 import random
@@ -93,14 +93,14 @@ def machine(nodes):
     return nodes.machine
 
 
-def about(machine, name, seconds=30.0):
-    (future,) = machine.pool._members[name].call("about", queue="health")
+def describe(machine, name, seconds=30.0):
+    (future,) = machine.pool._actors[name].call("describe", queue="health")
     return future.result(timeout=seconds)
 
 
 def processes_of(machine):
-    """The process numbers of all members that answer."""
-    return [about(machine, name).process for name in machine.pool.names]
+    """The process numbers of all actors that answer."""
+    return [describe(machine, name).process for name in machine.pool.names]
 
 
 def is_alive(process):
@@ -179,7 +179,7 @@ def events_of(history, worker):
 
 
 def check(history, *, ends=False):
-    """The run was as long as it was to be, and is told as it was."""
+    """The run was as long as it was to be, and its history is consistent."""
     assert "on_eval returned STOP" in history.stopped if ends else not history.stopped
     assert np.isfinite([p["loss"] for p in history.evals]).all()
     updates = [p["updates"] for p in history.evals]
@@ -206,7 +206,7 @@ def test_three_actors_equal_three_threads(name, machine):
 
 @pytest.mark.parametrize(("name", "times"), [("local_sgd", 10), ("async_sgd", 4)])
 def test_actors_are_killed_at_random_moments(name, times, machine):
-    """kill -9: each time a new process takes the worker's place."""
+    """kill -9: each time a new process replaces the worker's actor."""
     moments = random.Random(name)
     names = [w.name for w in machine.workers]
     chosen, at_work = watched(strategy(name))
@@ -219,7 +219,7 @@ def test_actors_are_killed_at_random_moments(name, times, machine):
             victim = moments.choice(names)
             wait_until(lambda victim=victim: victim in machine.pool.names)
             try:
-                process = about(machine, victim, seconds=5).process
+                process = describe(machine, victim, seconds=5).process
             except Exception:  # it is about to start, or was just killed
                 continue
             os.kill(process, signal.SIGKILL)
@@ -232,7 +232,7 @@ def test_actors_are_killed_at_random_moments(name, times, machine):
     assert len(killed) == times
     for victim in set(killed):
         what = events_of(history, victim)
-        # killed while it was being started, it is told to be lost twice
+        # killed while it is starting, it may not be reported as lost again
         assert what.count("lost") >= killed.count(victim) - 1
         assert what[-1] == "joined"
     assert sum(w.lost for w in history.workers) <= len(killed)
@@ -240,9 +240,9 @@ def test_actors_are_killed_at_random_moments(name, times, machine):
 
 
 def test_a_stopped_actor_is_lost_and_rejoins(machine):
-    """SIGSTOP for 30 s; its round is dropped, and nothing else is."""
+    """SIGSTOP for 30 s; only its round is discarded."""
     stopped = machine.workers[1].name
-    process = about(machine, stopped).process
+    process = describe(machine, stopped).process
 
     def stop():
         os.kill(process, signal.SIGSTOP)
@@ -264,7 +264,7 @@ def test_a_stopped_actor_is_lost_and_rejoins(machine):
 
 
 class Rows:
-    """A data set whose disk breaks after so many reads of a process."""
+    """A data set whose disk breaks after `breaks_after` reads of a process."""
 
     def __init__(self, breaks_after=float("inf")):
         self.reads = 0
@@ -291,7 +291,7 @@ def test_a_step_that_raises_loses_its_worker(machine):
     assert "OSError: the disk is gone" in history.events[0].why
 
 
-def test_a_killed_driver_leaves_no_actor_and_loses_nothing_that_was_kept(
+def test_a_killed_driver_leaves_no_actor_and_loses_nothing_that_was_saved(
     nodes, tmp_path
 ):
     nodes.leave_machine()
@@ -338,16 +338,18 @@ hj.train(TASK, DATA, machine, rounds(), seconds=60.0, num_evals=300, progress=Fa
     assert replayed.replayed == "equal"
 
 
-def test_why_an_actor_is_gone():
-    """In words of our own where Ray's mislead, else in its first sentence."""
-    from hetjax.runtimes.cluster.ray_cluster import _in_short
+def test_why_an_actor_is_dead():
+    """Our own message where Ray's misleads, otherwise Ray's first sentence."""
+    from hetjax.runtimes.cluster.ray_cluster import _short_reason
 
-    told = "The actor died because {}. class_name: Member\n actor_id: 1 ..."
-    killed = told.format("of an error raised in its creation task")
-    assert _in_short(RuntimeError(killed)) == "of an error raised in its creation task"
+    message = "The actor died because {}. class_name: Actor\n actor_id: 1 ..."
+    killed = message.format("of an error raised in its creation task")
+    assert (
+        _short_reason(RuntimeError(killed)) == "of an error raised in its creation task"
+    )
     # the driver's port is closed to the cluster, or wants another token
-    held = told.format("all references to the actor were removed including lineage")
-    assert "cannot call this process back" in _in_short(RuntimeError(held))
+    held = message.format("all references to the actor were removed including lineage")
+    assert "cannot connect back to this process" in _short_reason(RuntimeError(held))
 
 
 def test_a_task_that_cannot_be_pickled_says_why(machine):

@@ -1,4 +1,4 @@
-"""What crosses for a merge, and that the merge is the same without the rest."""
+"""Which leaves are sent for a merge, and that a merge needs no others."""
 
 import chex
 import jax
@@ -18,9 +18,9 @@ from hetjax.runtimes.real.dry_run import dry_run
 
 INFOS = tuple(WorkerInfo(k, f"w{k}", "cpu", (), 1e-3, 1e-5, "", True) for k in range(3))
 PROGRAMS = Programs(TASK)
-# leaves that go up and down in the usual merge: (read, changed)
+# leaves that are sent in the usual merge: (read, changed)
 PARAMS = {"params"}
-CROSSES = {
+SENT = {
     "elastic_sgd": (PARAMS, PARAMS),
     "sync_sgd": ({"grad_sum"}, PARAMS),
     "sma": (PARAMS | {"prev_params"}, PARAMS),
@@ -41,7 +41,7 @@ def names_of(replica):
 
 
 def like(tree, seed):
-    """A tree of random numbers, as the given one."""
+    """A tree of random numbers, shaped like the given one."""
     rng = np.random.default_rng(seed)
 
     def one(leaf):
@@ -89,8 +89,8 @@ class Case:
             [np.broadcast_to(np.asarray(row, np.float32), n) for row in table]
         )
 
-    def miss(self, member):
-        """A member did nothing since its last merge."""
+    def make_absent(self, member):
+        """Let a member have done nothing since its last merge."""
         for name in ("local_steps", "examples"):
             self.stats[WorkerStats._fields.index(name), member] = 0
 
@@ -115,7 +115,7 @@ def cases_of(name):
 
 
 def carried_out(case):
-    """(state, replicas) after a merge, of which only what crosses is known."""
+    """(state, replicas) after a merge, computed from the leaves that are sent."""
     exchange = case.exchange
     leaves = [jax.tree.leaves(replica) for replica in case.replicas]
     read = [
@@ -131,11 +131,11 @@ def carried_out(case):
             replicas.append(local.pop(0))
             continue
         after = list(leaves[m])
-        for leaf, number, own, fill in exchange.changes[m]:
+        for leaf, number, copy_of, fill in exchange.changes[m]:
             if number is not None:
                 after[leaf] = sent[number]
-            elif own is not None:
-                after[leaf] = leaves[m][own]
+            elif copy_of is not None:
+                after[leaf] = leaves[m][copy_of]
             else:
                 after[leaf] = jnp.full_like(leaves[m][leaf], fill)
         replicas.append(jax.tree.unflatten(jax.tree.structure(replica), after))
@@ -143,7 +143,7 @@ def carried_out(case):
 
 
 @pytest.mark.parametrize("name", hj.STRATEGIES)
-def test_a_merge_needs_nothing_but_what_crosses(name):
+def test_a_merge_needs_only_the_leaves_that_are_sent(name):
     """State and replicas are those of the merge itself, bit for bit."""
     for case in cases_of(name):
         expected = jax.jit(case.apply)(case.state, tuple(case.replicas), case.stats)
@@ -151,15 +151,15 @@ def test_a_merge_needs_nothing_but_what_crosses(name):
         chex.assert_trees_all_equal(found, (expected[0], tuple(expected[1])))
 
 
-@pytest.mark.parametrize("name", CROSSES)
-def test_which_leaves_cross(name):
+@pytest.mark.parametrize("name", SENT)
+def test_which_leaves_are_sent(name):
     case = cases_of(name)[0]
     assert case.op == PUSH_FETCH
     exchange, worker = case.exchange, case.local.index(False)
     names = names_of(case.replicas[worker])
     read = {names[i] for i in exchange.reads[worker]}
     changed = {names[c.leaf] for c in exchange.changes[worker]}
-    assert (read, changed) == CROSSES[name]
+    assert (read, changed) == SENT[name]
 
 
 def test_a_common_model_is_sent_once():
@@ -180,14 +180,14 @@ def test_a_buffer_that_is_emptied_is_not_sent():
 
 
 def test_a_model_in_the_mailbox_is_moved_by_its_worker():
-    """Downpour's DELIVER alone: x <- mailbox; nothing crosses."""
+    """Downpour's DELIVER alone: x <- mailbox; nothing is sent."""
     strategy = make("downpour", 4)
     case = Case(strategy, MergeAction((0,), op=MergeOp.DELIVER))
     exchange = case.exchange
     assert exchange.reads == ((),)
     names = names_of(case.replicas[0])
     assert {names[c.leaf] for c in exchange.changes[0]} == PARAMS
-    assert {names[c.own] for c in exchange.changes[0]} == {"mailbox"}
+    assert {names[c.copy_of] for c in exchange.changes[0]} == {"mailbox"}
 
 
 @pytest.mark.parametrize(
@@ -197,13 +197,13 @@ def test_a_model_in_the_mailbox_is_moved_by_its_worker():
         (lambda r: r.params * 1.0 + 0, "sent"),
         (lambda r: jnp.zeros(3), "fill"),
         (lambda r: jnp.full(3, 2.5), "fill"),
-        (lambda r: r.opt_state, "own"),
+        (lambda r: r.opt_state, "copy_of"),
         (lambda r: jnp.arange(3.0), "sent"),
         (jax.jit(lambda r: r.params + 1), "sent"),
     ],
 )
 def test_how_a_leaf_is_replaced(expression, change):
-    """By a merge of one's own, in any way that JAX knows."""
+    """By a custom merge, with any JAX operations."""
 
     def apply(state, replicas, stats):
         (replica,) = replicas
@@ -213,7 +213,10 @@ def test_how_a_leaf_is_replaced(expression, change):
     exchange = exchange_of(apply, jnp.zeros(()), [replica], np.zeros(2), [False])
     (changes,) = exchange.changes
     kinds = [
-        k for c in changes for k in ("sent", "own", "fill") if getattr(c, k) is not None
+        k
+        for c in changes
+        for k in ("sent", "copy_of", "fill")
+        if getattr(c, k) is not None
     ]
     assert kinds == ([] if change is None else [change])
     _, sent, _ = exchange.run(
@@ -229,13 +232,13 @@ WITHOUT_MAGMA = [name for name in hj.STRATEGIES if name != "magma_async_sgd"]
 
 
 @pytest.mark.parametrize("name", WITHOUT_MAGMA)
-def test_members_that_cannot_be_reached_do_not_count(name):
-    """Without local steps: as if they were not there, whatever they have."""
+def test_unreachable_members_do_not_count(name):
+    """Without local steps they have no effect, whatever their leaves are."""
     for case in cases_of(name):
         if MergeOp.PUSH not in case.op or all(case.local):
             continue
         missing = case.local.index(False)
-        case.miss(missing)
+        case.make_absent(missing)
         states = []
         for value in (0.0, np.nan):
             gone = jax.tree.map(
@@ -252,12 +255,12 @@ def test_members_that_cannot_be_reached_do_not_count(name):
         chex.assert_tree_all_finite(states[0])
 
 
-def test_a_slave_that_cannot_be_reached_adds_nothing_to_magmas_sum():
+def test_an_unreachable_slave_adds_nothing_to_magmas_sum():
     """It merges as a fresh replica: only the master's own steps happen."""
     pushes = [c for c in cases_of("magma_async_sgd") if MergeOp.PUSH in c.op]
     assert pushes
     for case in pushes:
-        case.miss(0)
+        case.make_absent(0)
         model = case.merge.model(case.state)
         strategy = make("magma_async_sgd", 4)
         begin = PROGRAMS.replica(strategy.local, strategy.merges[0].requires)

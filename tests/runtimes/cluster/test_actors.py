@@ -1,4 +1,4 @@
-"""Members that die, hang, fail and come, on a cluster of this process."""
+"""Actors that die, hang, fail and join, on a cluster of this process."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from in_process import three_members
+from in_process import three_actors
 from real_runs import (
     DATA,
     TASK,
@@ -28,26 +28,26 @@ from real_runs import (
 
 import hetjax as hj
 from hetjax.runtimes.cluster import supervisor, worker_group
-from hetjax.runtimes.cluster.actor_run import ActorRun
-from hetjax.runtimes.cluster.broadcast import THINGS
+from hetjax.runtimes.cluster.actor import ActorRun
+from hetjax.runtimes.cluster.actor_pool import MAX_STORED
 
 pytestmark = pytest.mark.usefixtures("patient")
-LONG = 60.0  # [s] for what comes much sooner
+LONG = 60.0  # [s] for events that take much less
 # of workers 0, 1 and 2 of a run, one after the other
 ALL_ARRIVED = [arrived(0), arrived(1), arrived(2)]
 
 
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch):
-    """Nodes are looked at all the time."""
-    monkeypatch.setattr(supervisor, "LOOK", 0.05)
+    """Look for nodes all the time."""
+    monkeypatch.setattr(supervisor, "POLL_INTERVAL", 0.05)
 
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """A member that hangs is asked after a moment."""
+    """An actor that hangs is asked for its status after a moment."""
     monkeypatch.setattr(worker_group, "PATIENCE", 0.3)
-    monkeypatch.setattr(worker_group, "ANSWER", 0.3)
+    monkeypatch.setattr(worker_group, "STATUS_TIMEOUT", 0.3)
 
 
 def wait_until(condition):
@@ -58,13 +58,17 @@ def wait_until(condition):
 
 
 @contextmanager
-def amid(cluster, what, rounds=12):
-    """Call `what` when a run has given its members so many rounds."""
+def during(cluster, what, rounds=12):
+    """Call `what` when a run has sent `rounds` rounds to its actors."""
     began = threading.Event()
     inner = supervisor.Supervisor.begin
 
     def given():
-        return sum(call == ("do", "run") for m in cluster.members for call in m.calls)
+        return sum(
+            call == ("call_run", "run_round")
+            for m in cluster.actors
+            for call in m.calls
+        )
 
     before = given()
 
@@ -90,14 +94,14 @@ def before_round(monkeypatch):
     """Call a function with (worker, the number of its round) before each round."""
 
     def install(function):
-        inner, counts = ActorRun.run, Counter()
+        inner, counts = ActorRun.run_round, Counter()
 
         def run(self, local_round):
             counts[self._worker] += 1
             function(self._worker, counts[self._worker])
             return inner(self, local_round)
 
-        monkeypatch.setattr(ActorRun, "run", run)
+        monkeypatch.setattr(ActorRun, "run_round", run)
 
     return install
 
@@ -107,15 +111,15 @@ def lost_and_joined(history, worker):
 
 
 @pytest.mark.parametrize("name", ["local_sgd", "async_sgd", "ad_psgd", "hier_sgd"])
-def test_a_killed_member_is_lost_and_gets_a_new_process(name):
-    """The run goes on, and replays as one run."""
-    cluster, machine = three_members()
+def test_a_killed_actor_is_lost_and_gets_a_new_process(name):
+    """The run continues, and replays as one run."""
+    cluster, machine = three_actors()
     settings = (
         {"levels": ((2, 1),), "local_steps": (1, 2)} if name == "hier_sgd" else {}
     )
     strategy = hj.STRATEGIES[name](batch_size=4, learning_rate=0.05, **settings)
     last = [lost(1), joined(1), arrived(1), *6 * [merged]]
-    with amid(cluster, cluster.members[1].kill):
+    with during(cluster, cluster.actors[1].kill):
         history = real(strategy, machine, until=last)
     assert lost_and_joined(history, "b/cpu:0") == ["lost", "joined"]
     assert "killed" in history.events[0].why
@@ -123,15 +127,15 @@ def test_a_killed_member_is_lost_and_gets_a_new_process(name):
     assert history.workers[1].updates > 0
     assert history.merges > 5
     assert hj.replay(history.trace, progress=False).replayed == "equal"
-    assert len(cluster.members) == 4
+    assert len(cluster.actors) == 4
 
 
 def test_a_node_that_dies_leaves_and_another_one_takes_its_worker():
-    cluster, machine = three_members()
+    cluster, machine = three_actors()
 
-    # the others go on without it for a while
+    # the others continue without it for a while
     last = [lost(1), *3 * [arrived(0)], telling(arrived(2), partial(cluster.join, "d"))]
-    with amid(cluster, partial(cluster.leave, "b")):
+    with during(cluster, partial(cluster.leave, "b")):
         history = real(rounds(), machine, until=[*last, joined(1), arrived(1)])
     assert lost_and_joined(history, "b/cpu:0") == ["lost", "joined"]
     assert "a new process on d" in history.events[1].why
@@ -143,9 +147,9 @@ def test_a_node_that_dies_leaves_and_another_one_takes_its_worker():
 
 
 def test_a_node_that_joins_becomes_a_worker():
-    cluster, machine = three_members(slowdown=1.0, joiners=1)
+    cluster, machine = three_actors(slowdown=1.0, joiners=1)
     assert [w.name for w in machine.workers][3] == "joiner-1"
-    with amid(cluster, lambda: cluster.join("d")):
+    with during(cluster, lambda: cluster.join("d")):
         last = [joined(3), arrived(3), merged]
         history = real(rounds(local_steps=2), machine, until=last)
     assert what_happened(history) == [("joiner-1", "joined")]
@@ -155,11 +159,11 @@ def test_a_node_that_joins_becomes_a_worker():
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
-def test_the_last_member_is_waited_for_and_then_missed(monkeypatch):
+def test_the_last_actor_is_waited_for_and_then_lost(monkeypatch):
     """A run without workers ends when no node has room for a new process."""
-    monkeypatch.setattr(supervisor, "GRACE", 0.5)
-    cluster, machine = three_members("a", slowdown=1.0)
-    with amid(cluster, lambda: cluster.leave("a"), rounds=4):
+    monkeypatch.setattr(supervisor, "GRACE_PERIOD", 0.5)
+    cluster, machine = three_actors("a", slowdown=1.0)
+    with during(cluster, lambda: cluster.leave("a"), rounds=4):
         history = real(
             hj.sequential_sgd(batch_size=4, learning_rate=0.1),
             machine,
@@ -172,7 +176,7 @@ def test_the_last_member_is_waited_for_and_then_missed(monkeypatch):
 
 
 def hang_in_a_round(first, before_round, patient):
-    """The first worker's member hangs in its eighth round, whose deadline it misses."""
+    """The first worker's actor hangs in its eighth round, whose deadline it misses."""
 
     def hang(worker, number):
         if (worker, number) == (0, 8):
@@ -183,11 +187,11 @@ def hang_in_a_round(first, before_round, patient):
     before_round(hang)
 
 
-def test_a_member_that_hangs_is_lost_and_rejoins(before_round, patient):
-    cluster, machine = three_members()
-    hung = cluster.members[0]
+def test_an_actor_that_hangs_is_lost_and_rejoins(before_round, patient):
+    cluster, machine = three_actors()
+    hung = cluster.actors[0]
     hang_in_a_round(hung, before_round, patient)
-    last = [telling(lost(0), hung.go_on), joined(0), *2 * [arrived(0)]]
+    last = [telling(lost(0), hung.resume), joined(0), *2 * [arrived(0)]]
     history = real(rounds(), machine, until=last)
     assert lost_and_joined(history, "a/cpu:0") == ["lost", "joined"]
     assert "no answer for" in history.events[0].why
@@ -197,12 +201,12 @@ def test_a_member_that_hangs_is_lost_and_rejoins(before_round, patient):
     assert not history.stuck
 
 
-def test_a_member_that_hangs_to_the_end_is_stuck_and_replaced(
+def test_an_actor_that_hangs_to_the_end_is_stuck_and_replaced(
     before_round, patient, impatient, monkeypatch
 ):
-    monkeypatch.setattr("hetjax.runtimes.cluster.cluster_executor.END", 0.3)
-    cluster, machine = three_members()
-    hung = cluster.members[0]
+    monkeypatch.setattr("hetjax.runtimes.cluster.open_cluster.END_TIMEOUT", 0.3)
+    cluster, machine = three_actors()
+    hung = cluster.actors[0]
     hang_in_a_round(hung, before_round, patient)
     history = real(rounds(), machine, until=[lost(0), *2 * [merged]])
     assert history.stuck == ["a/cpu:0"]
@@ -210,18 +214,20 @@ def test_a_member_that_hangs_to_the_end_is_stuck_and_replaced(
     hung.kill()
 
 
-def test_a_member_that_is_gone_when_it_merges_is_absent(monkeypatch, before_round):
+def test_an_actor_that_is_lost_when_it_merges_is_absent(monkeypatch, before_round):
     """It is killed with its round done, at the barrier; the others' work is merged."""
-    cluster, machine = three_members()
-    doomed, begun = cluster.members[0], threading.Event()
+    cluster, machine = three_actors()
+    doomed, begun = cluster.actors[0], threading.Event()
     before_round(lambda worker, number: begun.set())
 
     def kill():
         if begun.is_set():  # not in the dry run
             doomed.kill()
 
-    # not even what is sent along with the report saves a merge
-    monkeypatch.setattr("hetjax.runtimes.cluster.cluster_store.ROUNDS", 10**9)
+    # not even leaves that are sent with the report save the merge
+    monkeypatch.setattr(
+        "hetjax.runtimes.cluster.cluster_store.PREDICTING_ROUNDS", 10**9
+    )
     # on the driver's thread, before the merge that the last arrival leads to
     last = [arrived(0), telling(arrived(0), kill), lost(0), joined(0), arrived(0)]
     history = real(rounds(), machine, until=[*last, merged])
@@ -236,7 +242,7 @@ def test_a_member_that_is_gone_when_it_merges_is_absent(monkeypatch, before_roun
 
 
 def test_a_step_that_raises_loses_its_worker(monkeypatch):
-    _, machine = three_members()
+    _, machine = three_actors()
     inner = ActorRun._outcome
 
     def outcome(self, local_round, replica):
@@ -251,30 +257,30 @@ def test_a_step_that_raises_loses_its_worker(monkeypatch):
     assert "RuntimeError" in history.events[0].why
 
 
-def test_what_a_member_cannot_take_is_said_with_its_next_round(monkeypatch):
-    """Nobody waits for a replica that is sent down; its error is not lost."""
-    _, machine = three_members()
-    inner = ActorRun.change
+def test_what_an_actor_cannot_apply_is_reported_with_its_next_round(monkeypatch):
+    """Nothing waits for a changed replica to arrive; its error is not lost."""
+    _, machine = three_actors()
+    inner = ActorRun.apply_changes
 
-    def change(self, changes, *parcels):
-        bad = self._worker == 2 and len(parcels) > 0
-        return inner(self, changes, *(() if bad else parcels))
+    def change(self, changes, *payloads):
+        bad = self._worker == 2 and len(payloads) > 0
+        return inner(self, changes, *(() if bad else payloads))
 
-    monkeypatch.setattr(ActorRun, "change", change)
+    monkeypatch.setattr(ActorRun, "apply_changes", change)
     history = real(rounds(), machine, until=[lost(2), *3 * [merged]])
     assert lost_and_joined(history, "c/cpu:0") == ["lost"]
     assert "IndexError" in history.events[0].why
 
 
 def test_on_lost_worker_stop_ends_the_run():
-    cluster, machine = three_members()
-    with amid(cluster, cluster.members[1].kill):
+    cluster, machine = three_actors()
+    with during(cluster, cluster.actors[1].kill):
         history = real(rounds(), machine, seconds=120.0, on_lost_worker="stop")
     assert "worker b/cpu:0 was lost" in history.stopped
 
 
 def test_a_replica_that_is_not_finite_is_reset_to_the_center():
-    _, machine = three_members()
+    _, machine = three_actors()
     last = [*15 * [merged], evaluated]
     options = {"task": poisoned_task(), "on_nan": "reset"}
     history = real(rounds(), machine, until=last, **options)
@@ -294,29 +300,29 @@ def test_scripted_faults():
         hj.machine.ScriptedFault(0.1, "slow", "b/cpu:0", 3.0),
         hj.machine.ScriptedFault(0.15, "join", "a/cpu:0"),
     )
-    cluster, machine = three_members(faults=faults)
+    cluster, machine = three_actors(faults=faults)
     history = real(rounds(), machine, until=[joined(0), arrived(0), merged])
     assert what_happened(history) == [
         ("a/cpu:0", "lost"),
         ("b/cpu:0", "slow"),
         ("a/cpu:0", "joined"),
     ]
-    assert len(cluster.members) == 3
+    assert len(cluster.actors) == 3
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
-def test_a_member_that_is_gone_before_a_run_has_no_part_in_it_at_first():
-    cluster, machine = three_members()
+def test_an_actor_that_is_lost_before_a_run_has_no_part_in_it_at_first():
+    cluster, machine = three_actors()
     real(rounds(), machine, until=ALL_ARRIVED)
-    cluster.members[2].kill()
+    cluster.actors[2].kill()
     history = real(rounds(), machine, until=[joined(2), arrived(2), merged])
     assert what_happened(history) == [("c/cpu:0", "joined")]
     assert history.workers[2].updates > 0
 
 
-def test_a_member_that_compiles_is_excused(monkeypatch, patient):
+def test_an_actor_that_compiles_is_excused(monkeypatch, patient):
     """It takes longer than its deadline, but says that it compiles."""
-    _, machine = three_members()
+    _, machine = three_actors()
     patient.strict.add((1, 5))
     inner, asked, excused = ActorRun._outcome, worker_group.WorkerGroup.is_compiling, []
 
@@ -342,39 +348,39 @@ def test_a_member_that_compiles_is_excused(monkeypatch, patient):
 
 
 def test_shards_stay_with_their_workers():
-    """A member has the rows of its shard alone, and computes what threads do."""
+    """An actor has the rows of its shard alone, and computes what threads do."""
     shards = [np.arange(k, len(DATA.train), 3) for k in range(3)]
     strategy = rounds()._replace(sampler=hj.sampling.sharded(shards))
-    cluster, machine = three_members()
+    cluster, machine = three_actors()
     history = real(strategy, machine, until=[*ALL_ARRIVED, *3 * [merged]])
-    for member in cluster.members:
-        held = [split for split, _ in member._member.result()._data.values()]
+    for actor in cluster.actors:
+        held = [split for split, _ in actor._actor.result()._data.values()]
         assert [len(split) for split in held] == [20]
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
 def test_the_tasks_of_two_sessions_are_kept_apart():
-    _, machine = three_members()
+    _, machine = three_actors()
     other = hj.classification(hj.models.mlp(hidden=9), DATA)
     for task in (TASK, other, TASK):
         history = real(rounds(), machine, until=[*ALL_ARRIVED, merged], task=task)
         assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
-def test_a_member_whose_step_hangs_does_not_stop_the_next_run(monkeypatch, patient):
-    """It says how it is, but its round never ends: the next run has another process."""
-    _, machine = three_members()
+def test_an_actor_whose_step_hangs_does_not_stop_the_next_run(monkeypatch, patient):
+    """It answers health checks, but its round never ends: the next run replaces it."""
+    _, machine = three_actors()
     patient.strict.add((1, 3))
-    goes_on = threading.Event()
+    resumed = threading.Event()
     inner = ActorRun._outcome
 
     def outcome(self, local_round, replica):
-        if self._worker == 1 and local_round.first_step >= 4 and not goes_on.is_set():
-            goes_on.wait(LONG)
+        if self._worker == 1 and local_round.first_step >= 4 and not resumed.is_set():
+            resumed.wait(LONG)
         return inner(self, local_round, replica)
 
     monkeypatch.setattr(ActorRun, "_outcome", outcome)
-    monkeypatch.setattr("hetjax.runtimes.cluster.cluster_executor.END", 0.5)
+    monkeypatch.setattr("hetjax.runtimes.cluster.open_cluster.END_TIMEOUT", 0.5)
     history = real(rounds(), machine, until=[lost(1), merged])
     assert history.stuck == ["b/cpu:0"]
     monkeypatch.setattr(ActorRun, "_outcome", inner)
@@ -382,26 +388,26 @@ def test_a_member_whose_step_hangs_does_not_stop_the_next_run(monkeypatch, patie
     again = real(rounds(), machine, until=[joined(1), arrived(1), merged])
     assert ("b/cpu:0", "joined") in what_happened(again)
     assert again.workers[1].updates > 0
-    goes_on.set()
+    resumed.set()
 
 
-def test_a_process_that_comes_before_its_loss_was_heard_of_is_adopted(monkeypatch):
+def test_a_process_that_comes_before_its_loss_is_known_is_adopted(monkeypatch):
     """The loop is held up: the new process is there before the old one's Leave."""
-    cluster, machine = three_members()
+    cluster, machine = three_actors()
     inner = supervisor.Supervisor.lost
     held = []
 
-    def lost_late(self, worker, member, why):
-        inner(self, worker, member, why)
+    def lost_deferred(self, worker, actor, why):
+        inner(self, worker, actor, why)
         if threading.current_thread() is self._thread:  # which starts it
             return
         # the round's failure is reported after the new process is there
         wait_until(lambda: not self._vacant)
         held.append(worker)
 
-    monkeypatch.setattr(supervisor.Supervisor, "lost", lost_late)
+    monkeypatch.setattr(supervisor.Supervisor, "lost", lost_deferred)
     last = [lost(1), joined(1), arrived(1), merged, evaluated]
-    with amid(cluster, cluster.members[1].kill):
+    with during(cluster, cluster.actors[1].kill):
         history = real(rounds(), machine, until=last)
     assert held
     assert lost_and_joined(history, "b/cpu:0") == ["lost", "joined"]
@@ -409,9 +415,9 @@ def test_a_process_that_comes_before_its_loss_was_heard_of_is_adopted(monkeypatc
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
-def test_what_is_said_late_of_a_replaced_member_does_not_lose_the_new_one(monkeypatch):
+def test_a_deferred_report_of_a_replaced_actor_does_not_lose_the_new_one(monkeypatch):
     """By a thread that was held up between the failure and what it says."""
-    cluster, machine = three_members()
+    cluster, machine = three_actors()
     inner = supervisor.Supervisor.begin
     found = []
 
@@ -422,49 +428,47 @@ def test_what_is_said_late_of_a_replaced_member_does_not_lose_the_new_one(monkey
     monkeypatch.setattr(supervisor.Supervisor, "begin", begin)
 
     def kill_and_say_so_again():
-        old = cluster.members[1]
+        old = cluster.actors[1]
         old.kill()
-        wait_until(lambda: found[0]._crew.members[1] not in (old, None))
+        wait_until(lambda: found[0]._group.actors[1] not in (old, None))
         found[0].lost(1, old, "it was killed")
-        found[0].silent(1, old, "no answer")
-        found[0].silent(1, None, "it had no process")
+        found[0].unresponsive(1, old, "no answer")
+        found[0].unresponsive(1, None, "it had no process")
         said.set()
 
     said = threading.Event()
     last = [joined(1), lambda event: said.is_set(), *ALL_ARRIVED, *3 * [merged]]
-    with amid(cluster, kill_and_say_so_again):
+    with during(cluster, kill_and_say_so_again):
         history = real(rounds(), machine, until=last)
     assert lost_and_joined(history, "b/cpu:0") == ["lost", "joined"]
-    assert len(cluster.members) == 4
+    assert len(cluster.actors) == 4
 
 
 def test_a_closed_machine_says_so():
-    _, machine = three_members()
+    _, machine = three_actors()
     machine.close()
     assert "a cluster, closed" in repr(machine)
     with pytest.raises(ValueError, match="it was closed .* make another one"):
         real(rounds(), machine, seconds=1.0)
 
 
-def test_members_that_hang_are_told_from_those_that_work(impatient):
+def test_actors_that_hang_are_distinguished_from_those_that_work(impatient):
     """All are asked at once; an answer that takes long is waited for."""
-    cluster, _ = three_members()
+    cluster, _ = three_actors()
     slow = Future()
-    asked = {
-        k: (m, slow if k == 0 else Future()) for k, m in enumerate(cluster.members)
-    }
-    cluster.members[1].hang()
-    cluster.members[2].kill()
+    asked = {k: (m, slow if k == 0 else Future()) for k, m in enumerate(cluster.actors)}
+    cluster.actors[1].hang()
+    cluster.actors[2].kill()
     threading.Timer(1.0, slow.set_result, ["done"]).start()
     assert worker_group.wait_for(asked) == {1, 2}
     assert slow.result(timeout=0) == "done"
-    cluster.members[1].go_on()
+    cluster.actors[1].resume()
 
 
 def test_a_slow_network_is_no_reason_to_lose_a_worker(monkeypatch, patient):
-    """Reports that come late, all alike, count for the deadlines."""
-    _, machine = three_members()
-    inner, counts = ActorRun.run, Counter()
+    """Deadlines adapt to reports that are all equally slow."""
+    _, machine = three_actors()
+    inner, counts = ActorRun.run_round, Counter()
 
     def run(self, local_round):
         found = inner(self, local_round)
@@ -474,7 +478,7 @@ def test_a_slow_network_is_no_reason_to_lose_a_worker(monkeypatch, patient):
         time.sleep(1.4 if counts[self._worker] == 6 else 0.2)
         return found
 
-    monkeypatch.setattr(ActorRun, "run", run)
+    monkeypatch.setattr(ActorRun, "run_round", run)
     patient.strict |= {(0, 6), (1, 6), (2, 6)}
     history = real(rounds(), machine, until=6 * [merged])
     assert min(counts.values()) >= 6
@@ -487,10 +491,10 @@ def test_a_late_cancel_does_not_end_another_round():
     run._number, run._cancelled = 6, 0
     cancelled = []
 
-    class Pace:
+    class FakeThrottle:
         cancel = staticmethod(lambda: cancelled.append(True))
 
-    run._pace = Pace
+    run._throttle = FakeThrottle
     run.cancel(5)
     assert not cancelled
     run.cancel(6)
@@ -498,46 +502,46 @@ def test_a_late_cancel_does_not_end_another_round():
     assert run._cancelled == 6
 
 
-def test_a_seat_is_not_given_to_another_kind_of_device(monkeypatch, cpu_alone):
+def test_a_worker_does_not_move_to_another_kind_of_device(monkeypatch, cpu_alone):
     from hetjax.runtimes.cluster.actor import WorkerActor
 
-    cluster, machine = three_members()
-    inner = WorkerActor.about
+    cluster, machine = three_actors()
+    inner = WorkerActor.describe
     monkeypatch.setattr(
-        WorkerActor, "about", lambda self: inner(self)._replace(kind="odd")
+        WorkerActor, "describe", lambda self: inner(self)._replace(kind="odd")
     )
-    said_again, said = supervisor.Supervisor._said_again, []
+    still_lost, said = supervisor.Supervisor._still_lost, []
 
-    def say(self, *about):
-        said_again(self, *about)
-        said.append(about)
+    def report(self, *args):
+        still_lost(self, *args)
+        said.append(args)
 
-    # why it stays lost; policies are not told that
-    monkeypatch.setattr(supervisor.Supervisor, "_said_again", say)
+    # why it stays lost, which policies do not learn
+    monkeypatch.setattr(supervisor.Supervisor, "_still_lost", report)
     last = [lost(1), lambda event: bool(said), *3 * [arrived(0)], merged]
-    with amid(cluster, cluster.members[1].kill):
+    with during(cluster, cluster.actors[1].kill):
         history = real(rounds(), machine, until=last)
     events = [e for e in history.events if e.worker == "b/cpu:0"]
     assert {e.what for e in events} == {"lost"}
     assert "it has a odd, not a cpu" in events[-1].why
 
 
-def test_what_is_given_again_is_kept_when_something_new_comes():
-    """A run is given its settings, which a member may have for long, then its task."""
-    cluster, machine = three_members()
-    member, give = cluster.members[0], machine.pool.delivery.give
-    keys = [give(member, number, number) for number in range(THINGS)]
-    assert give(member, 0, 0) == keys[0]
-    new = give(member, "new", "new")
-    known = member._member.result()._known
+def test_what_is_sent_again_is_not_evicted_next():
+    """A run sends its settings, perhaps stored long ago, and then its task."""
+    cluster, machine = three_actors()
+    actor, send = cluster.actors[0], machine.pool.broadcast.send
+    keys = [send(actor, number, number) for number in range(MAX_STORED)]
+    assert send(actor, 0, 0) == keys[0]
+    new = send(actor, "new", "new")
+    known = actor._actor.result()._stored
     assert set(known) == {keys[0], *keys[2:], new}
 
 
 def test_a_script_slows_a_new_process_too():
     faults = (hj.machine.ScriptedFault(0.0, "slow", "b/cpu:0", 50.0),)
-    cluster, machine = three_members(slowdown=1.0, faults=faults)
+    cluster, machine = three_actors(slowdown=1.0, faults=faults)
     last = [lost(1), joined(1), *4 * [arrived(1)]]
-    with amid(cluster, cluster.members[1].kill):
+    with during(cluster, cluster.actors[1].kill):
         history = real(rounds(), machine, until=last)
     assert lost_and_joined(history, "b/cpu:0") == ["slow", "lost", "joined"]
     back = history.events[-1].seconds
