@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.checkpoint import array_files, packing
+from hetjax.checkpoint import array_files
 from hetjax.checkpoint.array_files import NUMPY, ORBAX
 from hetjax.checkpointable import shortened
 
@@ -51,10 +51,10 @@ def write(
     partial.mkdir(parents=True)
     try:
         if names is None:
-            packed, places = packing.pack(arrays)
+            packed, places = array_files.pack(arrays)
             sums = array_files.save(partial / ARRAYS, packed)
         else:
-            packed, places = packing.named(arrays, names)
+            packed, places = array_files.named(arrays, names)
             if packed:
                 array_files.save_by_orbax(partial / ARRAYS, packed)
             sums = {}

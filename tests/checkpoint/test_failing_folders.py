@@ -1,7 +1,7 @@
 """Folders of runs that are full, damaged, in use, or hold what others have made."""
 
 import pytest
-from kept_runs import outcome
+from checkpointed_runs import outcome
 from small_runs import at, full, numbers, send, train, wait_for_writers
 
 import hetjax as hj

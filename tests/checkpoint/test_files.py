@@ -20,7 +20,7 @@ from experiments.benchmarks.reliability_damage import (
     set_version,
     truncate,
 )
-from hetjax.checkpoint import checkpoint_files, direct_io, host_copies, packing
+from hetjax.checkpoint import array_files, checkpoint_files, direct_io, host_copies
 from hetjax.checkpoint.checkpoint_files import Damaged
 
 ARRAYS = [
@@ -70,20 +70,20 @@ def test_arrays_by_name_are_read_by_orbax_alone(tmp_path):
 @settings(deadline=None)
 def test_small_arrays_are_put_together(kinds):
     arrays = [np.arange(n, dtype=f"{kind}4") for kind, n in kinds]
-    packed, places = packing.pack(arrays)
+    packed, places = array_files.pack(arrays)
     assert len(packed) <= 2
-    for a, b in zip(packing.unpack(packed, places), arrays, strict=True):
+    for a, b in zip(array_files.unpack(packed, places), arrays, strict=True):
         assert a.dtype == b.dtype
         assert a.tolist() == b.tolist()
 
 
 def test_large_arrays_stay_apart(monkeypatch):
-    monkeypatch.setattr(packing, "_CHUNK", 100)
+    monkeypatch.setattr(array_files, "_CHUNK", 100)
     arrays = [np.full(20, i, np.float32) for i in range(3)]
-    packed, places = packing.pack(arrays)
+    packed, places = array_files.pack(arrays)
     assert len(packed) == 3
     assert all(x.base is not None for x in packed.values())  # they are not copied
-    found = packing.unpack(packed, places)
+    found = array_files.unpack(packed, places)
     assert all(np.array_equal(a, b) for a, b in zip(found, arrays, strict=True))
 
 
@@ -100,9 +100,9 @@ def test_equal_large_arrays_are_kept_once(tmp_path, monkeypatch):
     assert found[0] is found[1] is first
     assert found[2] is found[3]
     assert found[4] is not found[5]  # their bits differ
-    packed, places = packing.pack(found)
+    packed, places = array_files.pack(found)
     assert sum(p.nbytes for p in packed.values()) == 6 * 200
-    for a, b in zip(packing.unpack(packed, places), given, strict=True):
+    for a, b in zip(array_files.unpack(packed, places), given, strict=True):
         assert a.tobytes() == b.tobytes()
     given[0][0] = 7
     assert found[0][0] == 0  # it is a copy

@@ -13,7 +13,8 @@ from hetjax.engine.job import Job
 from hetjax.engine.local_steps import StepSettings
 from hetjax.engine.protocols import CheckpointSupport, Runtime
 from hetjax.machine import WorkerInfo
-from hetjax.processes.agreement import blame, here, leave
+from hetjax.processes.agreement import here
+from hetjax.processes.lifecycle import blame, leave
 from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.merge_stages import StagePlanner
 from hetjax.runtimes.mesh.mesh_clock import MeshClock

@@ -10,47 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from started_processes import PLAIN, WORKER, finish, start
 
-from hetjax.processes import abort_handler, agreement, bootstrap
+from hetjax.processes import abort_handler, agreement, bootstrap, lifecycle
 from hetjax.processes.liveness import Peer, Peers
 
-ROOT = Path(__file__).parents[3]
-WORKER = Path(__file__).parent / "process_worker.py"
+ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "experiments" / "launch.py"
-PLAIN = {k: v for k, v in os.environ.items() if k not in bootstrap.NAMES}
-PLAIN |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
-
-
-def start(count, *arguments, script=WORKER, environment=None):
-    """Start a script as so many processes; without the launcher."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    return [
-        subprocess.Popen(
-            [sys.executable, str(script), *arguments],
-            env={
-                **PLAIN,
-                bootstrap.ADDRESS: f"localhost:{port}",
-                bootstrap.COUNT: str(count),
-                bootstrap.INDEX: str(i),
-                **(environment or {}),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(count)
-    ]
-
-
-def finish(children):
-    """The (status, lines of stdout, lines of stderr) of all."""
-    found = []
-    for child in children:
-        out, err = child.communicate(timeout=120)
-        found.append((child.returncode, out.splitlines(), err.splitlines()))
-    return found
 
 
 # -- one process, and parts ------------------------------------------------------------
@@ -59,15 +25,15 @@ def finish(children):
 def test_a_process_alone_needs_no_runtime(monkeypatch):
     for name in bootstrap.NAMES:
         monkeypatch.delenv(name, raising=False)
-    here = agreement.initialize()
+    here = lifecycle.initialize()
     assert (here.index, here.count, agreement.is_first()) == (0, 1, True)
     assert here.gather("a", {"x": (1, 2)}) == [{"x": [1, 2]}]
     assert here.first("a", "b") == "b"
     here.agree({"data": "digits"})
     error = RuntimeError("a collective failed")
-    assert agreement.blame(error) is error
+    assert lifecycle.blame(error) is error
     with pytest.raises(SystemExit) as status:
-        agreement.end(3, "why")
+        lifecycle.end(3, "why")
     assert status.value.code == 3
 
 

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from kept_runs import outcome
+from checkpointed_runs import outcome
 from small_runs import (
     RUN,
     at,
