@@ -52,7 +52,7 @@ def _guarded(main: Callable[[], int | None], argv: list[str]) -> None:
     try:
         if lifecycle.initialize().count > 1:
             _leave_output_to_first()
-            agreement.here().agree({"flags": _flags_of_all()})
+            agreement.current_processes().agree({"flags": _flags_of_all()})
         status = main()
     except KeyboardInterrupt as error:
         status = status_of(str(error))

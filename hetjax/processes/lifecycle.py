@@ -10,107 +10,113 @@ from contextlib import ExitStack
 from typing import NoReturn
 
 import jax
-from jax._src import distributed  # JAX has no public access to its key-value store
 
-from hetjax.processes.abort_handler import last_words, program
-from hetjax.processes.agreement import PATIENCE, ProcessDied, Processes, here
-from hetjax.processes.bootstrap import join, place_in
+from hetjax.processes.abort_handler import message_on_abort, program_name
+from hetjax.processes.agreement import (
+    PATIENCE,
+    ProcessDied,
+    Processes,
+    current_processes,
+)
+from hetjax.processes.bootstrap import find_place, join
 from hetjax.processes.liveness import Peers
 
-_GRACE = 3.0  # [s] that a process has for its own error before it is ended
-_EXIT = 300  # [s] that a process which is done waits for one that does not answer
+_GRACE = 3.0  # [s] for a process to report its own error before it is ended
+_EXIT = 300  # [s] that a finished process waits for one that does not answer
 
 
 def initialize(timeout: float = 120, heartbeat: float = 30) -> Processes:
-    """Join the other processes of this run, if the environment tells of any.
+    """Join the other processes of this run, if the environment states any.
 
-    Call this before anything else uses JAX; see `joining` for the variables. All have
-    to come within `timeout` seconds. A process that gives no sign of life for
-    `heartbeat` seconds [s] counts as dead, and all others end with a line that names
-    it. An uncaught exception ends this process at once, and the others are told of it.
+    Call this before anything else uses JAX; see `hetjax.processes.bootstrap` for the
+    variables. All processes must come within `timeout` seconds [s]. A process without a
+    sign of life for `heartbeat` seconds [s] counts as dead, and all others end with a
+    line that names it. An uncaught exception ends this process at once, and is
+    announced to the others.
     """
-    if distributed.global_state.client is None:
-        place = place_in(os.environ)
+    if not jax.distributed.is_initialized():
+        place = find_place(os.environ)
         if place is None:
-            return here()
+            return current_processes()
         join(place, timeout, heartbeat)
-    processes = here()
+    processes = current_processes()
     if processes.peers is not None:
-        _prepare_end(processes.peers)
+        _install_exit_handlers(processes.peers)
     return processes
 
 
 def blame(error: Exception) -> Exception:
-    """Why a program failed: a ProcessDied that names another process, or the error.
+    """Return why a program failed: a ProcessDied that names the process, or the error.
 
     The error is returned if it is not the runtime's, or if all processes answer for
     some seconds: then it has another reason. A collective that fails raises a
-    JaxRuntimeError where its result is read, but a ValueError where a program that
-    uses the result is called; both begin with a status, as "UNKNOWN: ".
+    JaxRuntimeError where its result is read, but a ValueError where a program that uses
+    the result is called; both begin with a status, such as "UNKNOWN: ".
     """
-    peers = here().peers
+    peers = current_processes().peers
     if peers is None or not re.match("[A-Z]+(_[A-Z]+)*: ", str(error)):
         return error
-    verdict = peers.verdict(PATIENCE)
-    return ProcessDied(verdict) if verdict else error
+    reason = peers.diagnose(PATIENCE)
+    return ProcessDied(reason) if reason else error
 
 
 def leave(error: BaseException) -> None:
-    """Note that an exception, as that of `sys.exit`, makes this process leave a run.
+    """Note that an exception, such as that of `sys.exit`, makes this process leave.
 
-    The others would wait for it: when it exits, they are told, and end.
+    The others would wait for it. When it exits, the exception is announced to them, and
+    they end.
     """
-    here().left = error
+    current_processes().exit_error = error
 
 
 def end(status: int, reason: str) -> NoReturn:
-    """Exit with a status that is not 0, and a line on standard error that says why.
+    """Exit with a nonzero status, and print the reason to standard error.
 
-    The other processes learn the reason. This does not wait for them, as an ordinary
-    exit does: they may wait for this one.
+    The reason is announced to the other processes. This does not wait for them, as an
+    ordinary exit does: they may be waiting for this process.
     """
-    if (peers := here().peers) is not None:
-        _stop(peers, status, reason, f"{program()}: {reason}\n")
-    print(f"{program()}: {reason}", file=sys.stderr)
+    if (peers := current_processes().peers) is not None:
+        _exit_now(peers, status, reason, f"{program_name()}: {reason}\n")
+    print(f"{program_name()}: {reason}", file=sys.stderr)
     sys.exit(status)
 
 
-def _stop(peers: Peers, status: int, reason: str, line: str) -> NoReturn:
-    peers.tell(f"{peers.me} has ended: {reason}")
+def _exit_now(peers: Peers, status: int, reason: str, line: str) -> NoReturn:
+    peers.announce(f"{peers.me} has ended: {reason}")
     if peers.me.index == 0:  # the others still need the store
-        peers.wait_for_ends(_GRACE)
+        peers.wait_for_exits(_GRACE)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.write(2, line.encode())  # last: JAX's runtime may have written, too
+    os.write(2, line.encode())  # last: JAX's runtime may have written as well
     os._exit(status)
 
 
 @functools.cache
-def _prepare_end(peers: Peers) -> None:
-    """Let this process say why the run ends, if it does; once."""
+def _install_exit_handlers(peers: Peers) -> None:
+    """Handle an abort and the exit of this process, once."""
     stack = ExitStack()
-    stack.enter_context(last_words(functools.partial(_last_words, peers)))
-    stack.callback(_leave, peers)
+    stack.enter_context(message_on_abort(functools.partial(_abort_reason, peers)))
+    stack.callback(_at_exit, peers)
     atexit.register(stack.close)
 
 
-def _leave(peers: Peers) -> None:
-    """At exit: wait for the others, unless an exception ended this process."""
-    error = getattr(sys, "last_value", None) or here().left
+def _at_exit(peers: Peers) -> None:
+    """Wait for the other processes, unless an exception ended this one."""
+    error = getattr(sys, "last_value", None) or current_processes().exit_error
     if error is not None:
         code = error.code if isinstance(error, SystemExit) else 1
         status = code if isinstance(code, int) and code else 1
-        _stop(peers, status, f"{type(error).__name__}: {error}", line="")
+        _exit_now(peers, status, f"{type(error).__name__}: {error}", line="")
     try:
-        here().gather("end", None, _EXIT, patient=True)
+        current_processes().gather("end", None, _EXIT, patient=True)
     except (ProcessDied, OSError) as error:
-        _stop(peers, 1, str(error), f"{program()}: {error}\n")
+        _exit_now(peers, 1, str(error), f"{program_name()}: {error}\n")
     jax.distributed.shutdown()
 
 
-def _last_words(peers: Peers) -> str:
-    """Why JAX's runtime gave up; the main thread may say it first, and end."""
-    verdict = peers.verdict(PATIENCE)
-    if verdict:
+def _abort_reason(peers: Peers) -> str:
+    """Return why JAX's runtime gave up, after the main thread had time to exit."""
+    reason = peers.diagnose(PATIENCE)
+    if reason:
         time.sleep(_GRACE)
-    return verdict
+    return reason

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from hetjax.processes import agreement, lifecycle
+from hetjax.processes import agreement, bootstrap, lifecycle
 
 
 def say(*words):
@@ -19,7 +19,7 @@ def exchange(here):
     """Every method once or more, equal and unequal; process 1 ends before the rest."""
     for i in range(2):
         say("gather", here.gather("numbers", [i, here.index]))
-    say("first", here.first("name", f"of {here.index}"))
+    say("broadcast", here.broadcast("name", f"of {here.index}"))
     say("is first", agreement.is_first())
     here.agree({"data": "digits", "settings": "a" * 500})
     for facts in (
@@ -82,6 +82,16 @@ def fail(here):
         raise RuntimeError("no memory left")
 
 
+def joined():
+    """The user has joined the processes; nothing in the environment says so."""
+    address, count, index = (os.environ.pop(name) for name in bootstrap.NAMES)
+    jax.distributed.initialize(address, int(count), int(index))
+    here = lifecycle.initialize()
+    assert here.peers is not None
+    say("place", here.index, here.count, agreement.is_first())
+    say("watched", *(peer.index for peer in here.peers._watched))
+
+
 def linger(here):
     """Process 0 still works after the others are done, for longer than an answer."""
     lifecycle._EXIT = 0.5
@@ -91,6 +101,9 @@ def linger(here):
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "joined":
+        joined()
+        sys.exit()
     tasks = {"exchange": exchange, "disagree": disagree, "fail": fail, "linger": linger}
     task = {**tasks, "sum": sum_for_ever}[sys.argv[1]]
     if len(sys.argv) > 2:  # be quick

@@ -13,7 +13,7 @@ from hetjax.engine.job import Job
 from hetjax.engine.local_steps import StepSettings
 from hetjax.engine.protocols import CheckpointSupport, Runtime
 from hetjax.machine import WorkerInfo
-from hetjax.processes.agreement import here
+from hetjax.processes.agreement import current_processes
 from hetjax.processes.lifecycle import blame, leave
 from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.merge_stages import StagePlanner
@@ -38,7 +38,7 @@ _LONG = 3600.0
 def open_mesh(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
     """Return the runtime of a mesh of the machine's devices."""
     check_fits(job.name, machine, strategy, recorded=job.trace is not None)
-    layout, processes = layout_of(machine), here()
+    layout, processes = layout_of(machine), current_processes()
     if not layout.is_alone:
         processes.agree(_facts(machine, strategy, job))
     timer = StepTimer(StepSettings.of(strategy), job)
@@ -64,14 +64,14 @@ def open_mesh(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
 
 def _of_first(choose: Callable[[], str]) -> str:
     """What process 0 chooses; if it fails, all fail."""
-    processes, found, failed = here(), {}, None
+    processes, found, failed = current_processes(), {}, None
     if processes.index == 0:
         try:
             found = {"mode": choose()}
         except Exception as error:
             failed = error
             found = {"error": f"{type(error).__name__}: {error}"}
-    found = processes.first("step mode", found, _LONG)
+    found = processes.broadcast("step mode", found, _LONG)
     if failed is not None:
         raise failed
     if "error" in found:
@@ -188,7 +188,7 @@ def _shared(clock: MeshClock, layout: MeshLayout) -> dict[str, Any]:
     """What makes all processes do the same: process 0 decides."""
     if layout.is_alone:
         return {}
-    share = partial(here().first, "evaluation", timeout=_LONG)
+    share = partial(current_processes().broadcast, "evaluation", timeout=_LONG)
     interrupt = clock.hear_interrupt
     return {"shared": share, "hear_interrupt": interrupt, "leave": leave}
 
