@@ -185,4 +185,4 @@ def _keep(
     about = session.described(run.strategy, job, epochs=epochs)
     with open_run_folder(run.keep["checkpoint"], run.keep["resume"], about) as folder:
         folder.keeper.finish(values_of(history))
-        folder.keeper.join()
+        folder.keeper.wait_for_writer()

@@ -1,8 +1,8 @@
-"""Arrays in a folder: those of a run as NumPy's files, those of a model by orbax.
+"""Arrays in a folder: those of a run in NumPy's format, those of a model in orbax's.
 
-Who reads a model may know orbax alone. The arrays of a run are for nobody else, and
-orbax takes ten times the processor's time for them, which a run on a CPU needs itself;
-in a run of several processes it would also wait for all of them.
+Other programs can read a model with orbax alone. Nothing but hetjax reads the arrays of
+a run, and orbax takes ten times the CPU time for them, which a run on a CPU needs
+itself. In a run of several processes, orbax would also wait for all of them.
 """
 
 import functools
@@ -17,20 +17,20 @@ import numpy as np
 from hetjax.checkpoint.direct_io import DirectFile
 
 ORBAX, NUMPY = "orbax", "numpy"
-_CHUNK = 2**26  # bytes of small arrays that are put together
+_CHUNK = 2**26  # bytes of small arrays in one file
 
 
 def save(folder: Path, packed: dict[str, np.ndarray]) -> dict[str, tuple[int, int]]:
-    """Write flat arrays to a new folder; return size and CRC-32 of each file."""
+    """Write flat arrays to a new folder; return the size and CRC-32 of each file."""
     folder.mkdir()
     found = {}
     for name, array in packed.items():
         file = f"{name}.npy"
         with DirectFile(folder / file) as opened:
-            seen = array.view(np.uint8)  # as bytes: NumPy knows no bfloat16
-            about = np.lib.format.header_data_from_array_1_0(seen)
-            np.lib.format.write_array_header_1_0(opened, about)
-            opened.write(seen)
+            as_bytes = array.view(np.uint8)  # NumPy has no bfloat16
+            header = np.lib.format.header_data_from_array_1_0(as_bytes)
+            np.lib.format.write_array_header_1_0(opened, header)
+            opened.write(as_bytes)
         found[file] = opened.size, opened.crc
     return found
 
@@ -38,7 +38,7 @@ def save(folder: Path, packed: dict[str, np.ndarray]) -> dict[str, tuple[int, in
 def save_by_orbax(folder: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write arrays to a new folder, for other programs.
 
-    Errors: ValueError in all processes but the first, whose arrays orbax would drop.
+    Errors: ValueError in all processes but the first: orbax would drop their arrays.
     """
     if jax.process_index() > 0:
         raise ValueError(
@@ -48,9 +48,9 @@ def save_by_orbax(folder: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def load(folder: Path, places: list[list[Any]], by: str) -> list[np.ndarray]:
-    """Return the arrays that have these places, and were written `by` ORBAX or NUMPY.
+    """Return the arrays at these places, which were written `by` ORBAX or NUMPY.
 
-    Errors: those of orbax, which has no type of its own, or OSError and ValueError.
+    Errors: OSError, ValueError, or those of orbax, which have no common type.
     """
     kinds = {name: dtype for name, _, dtype, shape in places if 0 not in shape}
     if not kinds:
@@ -67,13 +67,13 @@ def load(folder: Path, places: list[list[Any]], by: str) -> list[np.ndarray]:
 
 @functools.cache
 def _checkpointer() -> Any:
-    """Orbax for trees of NumPy arrays, by this process alone."""
-    import orbax.checkpoint as ocp  # here, since it takes seconds to import
+    """Orbax's checkpointer for trees of NumPy arrays, for this process alone."""
+    import orbax.checkpoint as ocp  # here, since the import takes seconds
 
-    # it warns, at every checkpoint, that there is no OCDBT, which is what we ask for
+    # at every checkpoint it warns that OCDBT is off, as requested below
     logging.getLogger("absl").addFilter(lambda r: "OCDBT" not in str(r.msg))
-    # compression would save 8 % of trained float32, and OCDBT some files: both for
-    # several times the processor's time
+    # compression would save 8 % of trained float32, and OCDBT some files, each for
+    # several times the CPU time
     own = ocp.options.MultiprocessingOptions(
         primary_host=jax.process_index(), active_processes={jax.process_index()}
     )
@@ -83,15 +83,15 @@ def _checkpointer() -> Any:
     return ocp.Checkpointer(handler, multiprocessing_options=own)
 
 
-# -- arrays put together ---------------------------------------------------------------
+# -- packing ---------------------------------------------------------------------------
 
 
 def pack(
     arrays: Sequence[np.ndarray],
 ) -> tuple[dict[str, np.ndarray], list[list[Any]]]:
-    """Put small arrays of a dtype together: the disk takes a millisecond for a file.
+    """Join small arrays of a dtype: the disk takes a millisecond for every file.
 
-    An array that is there twice is kept once. Returns flat arrays by name, and [name,
+    An array that occurs twice is stored once. Returns flat arrays by name, and [name,
     offset, dtype, shape] of every given array.
     """
     groups: dict[str, list[np.ndarray]] = {}
@@ -123,7 +123,7 @@ def pack(
 def named(
     arrays: Sequence[np.ndarray], names: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], list[list[Any]]]:
-    """As `pack`, with an entry for each array."""
+    """Return what `pack` does, with an entry for each array."""
     places = [
         [n, 0, str(x.dtype), list(x.shape)] for n, x in zip(names, arrays, strict=True)
     ]
@@ -131,7 +131,7 @@ def named(
 
 
 def unpack(packed: dict[str, Any], places: list[list[Any]]) -> list[np.ndarray]:
-    """Return the arrays that `pack` was given: none shares its memory with another."""
+    """Return the arrays that were passed to `pack`; none shares memory with another."""
     arrays: list[np.ndarray] = []
     taken: set[tuple[str, int]] = set()
     for name, offset, dtype, shape in places:
@@ -141,7 +141,7 @@ def unpack(packed: dict[str, Any], places: list[list[Any]]) -> list[np.ndarray]:
             continue
         flat = np.asarray(packed[name]).reshape(-1)[offset : offset + size]
         if str(flat.dtype) != dtype or flat.size != size:
-            raise ValueError(f"{name} has not the {size} numbers of an array")
+            raise ValueError(f"{name} does not hold the {size} numbers of an array")
         again = (name, offset) in taken
         taken.add((name, offset))
         arrays.append((flat.copy() if again else flat).reshape(shape))

@@ -93,7 +93,7 @@ def test_equal_large_arrays_are_kept_once(tmp_path, monkeypatch):
     nan, negative = np.full(50, np.nan, np.float32), -np.zeros(50, np.float32)
     zero = np.zeros(50, np.float32)
     given = [x, x.copy(), nan, nan.copy(), negative, zero, x + 1, x.astype(np.int32)]
-    made = host_copies.Copies()
+    made = host_copies.HostCopies()
     made.add([x])
     made.add(given)
     first, *found = made.arrays
@@ -110,12 +110,12 @@ def test_equal_large_arrays_are_kept_once(tmp_path, monkeypatch):
 
 def test_the_memory_of_the_cut_before_is_used_again(monkeypatch):
     monkeypatch.setattr(host_copies, "LARGE", 100)
-    before = host_copies.Copies()
+    before = host_copies.HostCopies()
     before.add([np.full(50, 1.0), np.full(50, 1.0), np.full(30, 3.0), np.zeros(2)])
     first, _, other, _ = before.arrays
     foreign = np.full(50, 5.0)  # as JAX returns them for arrays of accelerators
     foreign.flags.writeable = False
-    made = host_copies.Copies([foreign, *before.arrays, foreign])
+    made = host_copies.HostCopies([foreign, *before.arrays, foreign])
     given = [np.full(50, 2.0), np.full(50, 4.0), np.full(50, 2.0), np.zeros(2)]
     made.add(given)
     assert made.arrays[0] is first  # there once in the cut before, so for one array
@@ -243,7 +243,9 @@ def test_another_version_is_named(written, tmp_path):
     copy = tmp_path / "000001"
     shutil.copytree(written, copy)
     set_version(copy, 99)
-    with pytest.raises(Damaged, match="of version 99, but this hetjax reads version 1"):
+    with pytest.raises(
+        Damaged, match="has version 99, but this hetjax reads version 1"
+    ):
         checkpoint_files.read(copy)
 
 
@@ -258,7 +260,7 @@ def test_nothing_is_left_of_a_failed_write(tmp_path, monkeypatch):
 
 
 def test_half_a_checkpoint_is_replaced(tmp_path):
-    partial = checkpoint_files.partial_of(tmp_path / "000001")
+    partial = checkpoint_files.partial_path(tmp_path / "000001")
     partial.mkdir()
     (partial / "state.json").write_text("{")
     checkpoint_files.write(tmp_path / "000001", DOCUMENT, ARRAYS)
