@@ -123,7 +123,7 @@ class Recording:
         """Go on after so many bytes; return False, with an empty file, without them.
 
         With `header`, they must begin with it, but for workers, which are measured. A
-        file that was not emptied on purpose is moved aside, see `before_of`.
+        file that was not emptied on purpose is moved aside, see `backup_path`.
         """
         whole = self._path.stat().st_size >= length > 0
         if whole and header is not None:

@@ -8,5 +8,5 @@ what the loop sees of that.
 
 A run may have several processes: `processes` is all that the other modules need to know
 of them. `joining` starts JAX's distributed runtime, `peers` finds out who is alive, and
-`last_words` says it where that runtime aborts the process.
+`abort_handler` says it where that runtime aborts the process.
 """
