@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all, and errors that name the file."""
+"""Atomic writes: a file is written completely or not at all, and errors name it."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Name the file in an OSError: that of a write to a full disk names none."""
+    """Add the file's name to an OSError: that of a write to a full disk has none."""
     try:
         yield
     except OSError as error:
@@ -17,10 +17,10 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a temporary file, then rename it to `path`.
+    """Let `write` create a temporary file, then rename it to `path`.
 
-    An interruption or a full disk leaves no half file, and what was there before stays.
-    Errors: OSError that names `path`.
+    After an interruption or on a full disk, the old file stays, and no partial one is
+    left. Errors: OSError that names `path`.
     """
     partial = path.with_name(f".{path.name}.partial")
     with naming(path):

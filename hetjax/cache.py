@@ -1,4 +1,4 @@
-"""The folder of what hetjax can make again: parsed texts, measurements, programs."""
+"""The cache folder: parsed texts, measurements and compiled programs."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ import platformdirs
 
 
 def cache_folder() -> Path:
-    """$HETJAX_CACHE, or the user's cache folder."""
+    """Return $HETJAX_CACHE, or the user's cache folder."""
     chosen = os.environ.get("HETJAX_CACHE")
     return Path(chosen) if chosen else platformdirs.user_cache_path("hetjax")
 
@@ -17,9 +17,9 @@ def cache_folder() -> Path:
 def programs_folder() -> Path | None:
     """Return the folder of compiled programs, one for each kind of processor.
 
-    $HETJAX_COMPILATION_CACHE, or in the cache folder; None for "0", "off" or "". XLA's
-    programs for CPUs have the instructions of the processor that compiled them, and a
-    home folder may be that of several machines.
+    It is in $HETJAX_COMPILATION_CACHE, or in the cache folder; None for "0", "off" or
+    "". XLA's programs for CPUs use the instruction set of the processor that compiled
+    them, and several machines may share a home folder.
     """
     chosen = os.environ.get("HETJAX_COMPILATION_CACHE")
     if chosen is not None and chosen.strip().lower() in ("", "0", "off"):
@@ -30,7 +30,7 @@ def programs_folder() -> Path | None:
 
 
 def _instructions() -> str:
-    """The model of the processor and the instructions that it has, where known."""
+    """The processor's model and instruction set, where known."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

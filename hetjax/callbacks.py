@@ -1,10 +1,11 @@
 """Callbacks for `train(on_eval=...)`: they see every evaluation, and may stop a run.
 
 A callback is a function of an evaluation {"seconds", "updates", "examples", "loss",
-metrics...}; the run ends if it returns `STOP`. An exception in it ends the run and
-keeps the history. Several are given as a list. Of an object that can be called,
-`begin(points)` is called when a run begins, with the evaluations that it made before it
-was continued, and `close()` when it ends: one object serves several runs in turn.
+metrics...}; the run ends if it returns `STOP`. An exception in it ends the run, whose
+history is still returned. Pass several callbacks as a list. A callable object may have
+two more methods: `begin(points)` is called when a run begins, with the evaluations from
+before it was resumed, and `close()` when it ends: one object serves several runs in
+turn.
 """
 
 import csv
@@ -19,11 +20,11 @@ Point = dict[str, float]
 OnEval = Callable[[Point], object]
 
 
-_COUNTS = ("seconds", "updates", "examples")  # of an evaluation; the rest is measured
+_COUNTS = ("seconds", "updates", "examples")  # of an evaluation; all else is measured
 
 
 class Stop(NamedTuple):
-    """What a callback returns to end the run; `why` is told in the history."""
+    """The return value of a callback that ends the run; `why` enters the history."""
 
     why: str = "on_eval returned STOP"
 
@@ -37,21 +38,21 @@ class Callbacks:
     def __init__(
         self, on_eval: OnEval | Sequence[OnEval] | None, *, writes: bool = True
     ):
-        """Leave out those that write files or send numbers, unless it `writes`."""
+        """Unless this process `writes`, omit those that write files or send numbers."""
         given = [] if on_eval is None else on_eval
         every: list[Any] = [given] if callable(given) else list(given)
         self._all = [c for c in every if writes or not getattr(c, "writes", False)]
 
     def begin(self, points: Sequence[Point]) -> None:
-        """Tell all that a run begins, or goes on after these evaluations."""
+        """Begin a run in all callbacks, or continue it after these evaluations."""
         for callback in self._all:
             if hasattr(callback, "begin"):
                 callback.begin(points)
 
     def __call__(self, point: Point) -> str:
-        """Show all an evaluation; return why the run is to end, or "".
+        """Pass an evaluation to all callbacks; return why the run must end, or "".
 
-        The first exception is raised when all have seen it.
+        The first exception is raised after all have been called.
         """
         answers, first = [], None
         for callback in self._all:
@@ -64,7 +65,7 @@ class Callbacks:
         return next((a.why for a in answers if isinstance(a, Stop)), "")
 
     def close(self) -> Exception | None:
-        """Tell all that the run has ended; return the first exception."""
+        """Close all callbacks; return the first exception."""
         first = None
         for callback in self._all:
             try:
@@ -76,9 +77,9 @@ class Callbacks:
 
 
 class EarlyStopping:
-    """Stops a run whose metric has not become better for `patience` evaluations.
+    """Stops a run whose metric has not improved for `patience` evaluations.
 
-    Evaluations before the model has changed, at the run's first merge, do not count.
+    Evaluations before the run's first merge, which changes the model, do not count.
 
     >>> stopping = EarlyStopping("loss", mode="min", patience=1)
     >>> [bool(stopping({"loss": loss})) for loss in (1.0, 0.5, 0.6)]
@@ -88,7 +89,7 @@ class EarlyStopping:
     def __init__(
         self, metric: str, *, mode: str, patience: int = 10, min_delta: float = 0.0
     ):
-        """A better value counts only if it is better by more than `min_delta`."""
+        """A value is an improvement if it is better by more than `min_delta`."""
         if mode not in MODES:
             raise ValueError(f"mode={mode!r}: choose one of {MODES}")
         if patience < 1 or min_delta < 0:
@@ -98,18 +99,18 @@ class EarlyStopping:
         self.begin([])
 
     def begin(self, points: Sequence[Point]) -> None:
-        """Forget another run; look at the evaluations of this one so far."""
+        """Discard another run's state; count the evaluations of this one so far."""
         self._best, self._since = float("nan"), 0
         self._untrained: Point | None = None  # the first evaluation, until another
         for point in points:
             self(point)
 
     def __call__(self, point: Point) -> Stop | None:
-        """Look at an evaluation."""
+        """Count an evaluation."""
         if self._metric not in point:
             raise ValueError(
-                f"EarlyStopping: there is no {self._metric!r} in an evaluation; there "
-                f"are {', '.join(point)}"
+                f"EarlyStopping: an evaluation has no {self._metric!r}, only "
+                f"{', '.join(point)}"
             )
         found = {k: v for k, v in point.items() if k not in _COUNTS}
         if self._untrained == found:
@@ -123,13 +124,13 @@ class EarlyStopping:
         if self._since < self._patience:
             return None
         return Stop(
-            f"{self._metric} has not become better than {self._best:.6g} for "
+            f"{self._metric} has not improved on {self._best:.6g} for "
             f"{self._since} evaluations"
         )
 
 
 class CSV:
-    """Writes a line per evaluation to a file, at once; what was there is replaced."""
+    """Writes a line per evaluation to a file, without delay; replaces an old file."""
 
     writes = True
 
@@ -139,7 +140,7 @@ class CSV:
 
     def begin(self, points: Sequence[Point]) -> None:
         """Open the file; write the evaluations of the run so far."""
-        # it is open for as long as the run takes
+        # stays open until the run ends
         self._file = self._path.open("w", newline="", encoding="utf-8")
         self._writer: Any = None
         for point in points:
@@ -182,7 +183,7 @@ class TensorBoard:
         self._open, self._folder, self._x = tensorboardX.SummaryWriter, folder, x
 
     def begin(self, points: Sequence[Point]) -> None:
-        """Open a file there; write the evaluations of the run so far."""
+        """Open a file in the folder; write the evaluations of the run so far."""
         self._writer: Any = self._open(str(self._folder))
         for point in points:
             self(point)
@@ -193,7 +194,7 @@ class TensorBoard:
             self._writer.add_scalar(name, value, int(point[self._x]))
 
     def close(self) -> None:
-        """Write what is left, and close the file."""
+        """Write buffered scalars, and close the file."""
         self._writer.close()
 
 
@@ -206,7 +207,7 @@ class WandB:
     writes = True
 
     def __init__(self, **settings: Any):
-        """Begin nothing yet; the run there begins with the run here."""
+        """The run of Weights & Biases begins when training does."""
         try:
             import wandb  # pyright: ignore[reportMissingImports]
         except ImportError as error:
@@ -216,7 +217,7 @@ class WandB:
         self._open, self._settings = wandb.init, settings
 
     def begin(self, points: Sequence[Point]) -> None:
-        """Begin a run there; log the evaluations of the run so far."""
+        """Begin a run of Weights & Biases; log the evaluations so far."""
         self._run: Any = self._open(**self._settings)
         for point in points:
             self(point)
@@ -226,5 +227,5 @@ class WandB:
         self._run.log(point)
 
     def close(self) -> None:
-        """End the run there."""
+        """End the run of Weights & Biases."""
         self._run.finish()

@@ -1,7 +1,7 @@
-"""Parts of a run that can be saved between two events and taken up again (host).
+"""Parts of a run whose state can be saved between two events, and restored (host).
 
-A class names what changes in its objects during a run. What they are made from
-(workers, topology, settings) is not saved: a run that is taken up again makes it anew.
+A class names the attributes that change during a run. Everything else (workers,
+topology, settings) is not saved: a resumed run creates it again.
 """
 
 import hashlib
@@ -13,19 +13,19 @@ LONGEST = 225  # bytes of a file name; file systems take 255, and ends are appen
 
 
 class Leaves(list):
-    """Arrays of a model, which a part saves, and itself puts on a device when it loads.
+    """Arrays of a model, which their owner puts on a device itself when it loads them.
 
-    Others come back as they were, NumPy's or JAX's; these come back as NumPy's.
+    They are restored as NumPy arrays; any other array keeps its kind, NumPy's or JAX's.
     """
 
 
 class Checkpointable:
-    """A part of a run: `save` returns what changes in it, `load` takes it up again.
+    """A part of a run: `save` returns its state, and `load` restores it.
 
-    `changes` are the names of these attributes. Their values are plain: numbers,
+    `changes` names the attributes that are its state. Their values are plain: numbers,
     strings, containers, named tuples, dataclasses, arrays, NumPy generators (see
-    `hetjax.checkpoint.values`), or parts themselves. The values that `save` returns are
-    those of the part, not copies: they must be encoded before the run goes on.
+    `hetjax.checkpoint.values`), or other such parts. The values that `save` returns are
+    not copies: they must be encoded before the run continues.
     """
 
     changes: ClassVar[tuple[str, ...]] = ()
@@ -39,7 +39,7 @@ class Checkpointable:
         }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Continue from the values that `save` returned."""
+        """Restore the values that `save` returned."""
         for name in self.changes:
             part = getattr(self, name)
             if isinstance(part, Checkpointable):
@@ -48,24 +48,25 @@ class Checkpointable:
                 setattr(self, name, saved[name])
 
 
-def before_of(path: Path) -> Path:
-    """What a run's file is called from when it is replaced until the next checkpoint.
+def backup_path(path: Path) -> Path:
+    """Return the name of a replaced file of a run until the next checkpoint.
 
-    If there will be none, the run goes on from the last one, and with this file.
+    If there is no next checkpoint, the run continues from the last one with this file.
     """
     return path.with_name(f".{shortened(path.name)}.before")
 
 
 def file_name(text: str, safe: str = "") -> str:
-    """A user's name as that of a file: "a/b" is "a%2Fb", as in a URL; see `shortened`.
+    """Return a user's name as a file name: "a/b" is "a%2Fb", as in a URL.
 
-    `safe` are the characters that stay, besides letters, digits, and "_.-~".
+    Letters, digits, "_.-~" and the characters in `safe` stay. A long name is
+    `shortened`.
     """
     return shortened(quote(text, safe=safe, errors="surrogatepass"))
 
 
 def shortened(name: str) -> str:
-    """The file name, or its beginning and its hash if it is too long for a file."""
+    """Return a file name, or its beginning and its hash if it is too long."""
     encoded = name.encode(errors="surrogateescape")
     if len(encoded) <= LONGEST:
         return name

@@ -1,7 +1,7 @@
-"""The direction of a metric: is it better if it is larger ("max"), or smaller ("min")?
+"""The mode of a metric: larger values are better ("max"), or smaller ones ("min").
 
-Whatever compares values of a metric asks here. NaN is never better, and reaches
-nothing.
+All comparisons of metric values are made here. NaN is never better, and reaches no
+target.
 """
 
 import math
@@ -11,14 +11,14 @@ MODES = ("max", "min")
 
 
 def better(value: float, other: float, mode: str) -> bool:
-    """Is the value better than the other one, or the other a NaN?"""
+    """Whether the value is better than the other, or only the other is NaN."""
     if value != value:
         return False
     return other != other or (value > other if mode == "max" else value < other)
 
 
 def best_of(values: Iterable[float], mode: str) -> float:
-    """The best value; NaN if there is none."""
+    """Return the best value; NaN if there is none."""
     best = math.nan
     for value in values:
         if better(value, best, mode):
@@ -27,15 +27,15 @@ def best_of(values: Iterable[float], mode: str) -> float:
 
 
 def reaches(value: float, target: float, mode: str) -> bool:
-    """Is the value at least as good as the target?"""
+    """Whether the value is at least as good as the target."""
     return value >= target if mode == "max" else value <= target
 
 
 def score(value: float, mode: str) -> float:
-    """A number that is larger for better values: the value, or its negative."""
+    """Return a number that is larger for better values: the value or its negative."""
     return value if mode == "max" else -value
 
 
 def worst(mode: str) -> float:
-    """What every value is better than."""
+    """Return the value than which every other one is better."""
     return -math.inf if mode == "max" else math.inf

@@ -1,4 +1,4 @@
-"""Compiled programs are kept for the next process, in JAX's persistent cache.
+"""JAX's persistent compilation cache, which stores programs for the next process.
 
 `hetjax.tree` turns it on when it is imported, before anything is compiled.
 """
@@ -12,14 +12,14 @@ import jax
 
 from hetjax.cache import programs_folder
 
-MOST = 2**30  # bytes of programs; above, those that were used longest ago are removed
+MOST = 2**30  # bytes of programs; beyond, the least recently used ones are removed
 
 
-def keep_programs() -> None:
+def enable_program_cache() -> None:
     """Turn on JAX's persistent compilation cache, unless the user has set it.
 
-    Small programs are kept, too: a run compiles dozens. In a folder that cannot be
-    written nothing is kept.
+    Small programs are stored as well: a run compiles dozens. If the folder cannot be
+    written, the cache stays off.
     """
     if getattr(jax.config, "jax_compilation_cache_dir", None) is not None:
         return
@@ -40,9 +40,9 @@ def keep_programs() -> None:
 
 
 def _remove_old(folder: Path) -> None:
-    """Remove programs until half of what is allowed is left, if there are too many.
+    """If the programs exceed `MOST` bytes, remove the oldest until half of it is left.
 
-    Empty files are those of processes that were killed while they wrote.
+    Empty files are removed as well: their processes were killed while they wrote.
     """
     found = []
     for entry in os.scandir(folder):

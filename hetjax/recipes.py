@@ -1,8 +1,8 @@
-"""Recipes: how an object was made, by name, so that another process can make it again.
+"""Recipes: the named factory and arguments of an object, to make it in another process.
 
-Functions that are marked `by_name` remember with what they were called. `recipe_of`
-returns that as JSON data, if all arguments are plain values, were made by name
-themselves, or are functions and classes at the top of a module.
+Functions that are marked `by_name` record the arguments of every call. `recipe_of`
+returns them as JSON data, if all are plain values, were made by name themselves, or are
+functions and classes at the top level of a module.
 """
 
 import functools
@@ -16,15 +16,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 _Made = TypeVar("_Made", bound=Callable[..., Any])
-_recipes: dict[int, dict[str, Any]] = {}  # by the id of what was made, while it lives
+_recipes: dict[int, dict[str, Any]] = {}  # by the id of an object, while it lives
 
 
 class NoRecipe(ValueError):
-    """An object that cannot be made again by name; the message says why."""
+    """An object cannot be made again by name; the message says why."""
 
 
 def by_name(function: _Made) -> _Made:
-    """Let a factory remember, for what it returns, with what it was called."""
+    """Let a factory record, for each object that it returns, the call's arguments."""
     signature = inspect.signature(function)
     star = [n for n, p in signature.parameters.items() if p.kind is p.VAR_POSITIONAL]
 
@@ -33,7 +33,7 @@ def by_name(function: _Made) -> _Made:
         result = function(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         arguments = bound.arguments
-        if star:  # what stands before *names can only be given by position, too
+        if star:  # arguments before *names can be passed by position alone
             arguments = {f"*{star[0]}": bound.args, **bound.kwargs}
         name = f"{function.__module__}:{function.__qualname__}"
         key = _key(result)
@@ -46,7 +46,7 @@ def by_name(function: _Made) -> _Made:
 
 
 def recipe_of(thing: Any) -> dict[str, Any]:
-    """How an object was made, as JSON data; NoRecipe says why that is not known."""
+    """Return an object's recipe as JSON data. Errors: NoRecipe if it has none."""
     recipe = _recipes.get(id(_key(thing)))
     if recipe is None:
         raise NoRecipe(f"it is a {type(thing).__qualname__} that was not made by name")
@@ -55,24 +55,24 @@ def recipe_of(thing: Any) -> dict[str, Any]:
 
 
 def make(recipe: dict[str, Any], made: dict[str, Any]) -> Any:
-    """Make an object again; what is in `made`, by recipe, is not made twice.
+    """Make an object again; `made` holds objects by recipe, so that each is made once.
 
-    Errors: those of its factory; NoRecipe for a name that is not there any more.
+    Errors: those of its factory; NoRecipe if a name no longer exists.
     """
     key = json.dumps(recipe, sort_keys=True)
     if key not in made:
         given = {k: _decoded(v, made) for k, v in recipe["arguments"].items()}
         several = [v for k, v in given.items() if k.startswith("*")]
         others = {k: v for k, v in given.items() if not k.startswith("*")}
-        made[key] = named(recipe["function"])(*itertools.chain(*several), **others)
+        made[key] = resolve(recipe["function"])(*itertools.chain(*several), **others)
     return made[key]
 
 
 def _key(thing: Any) -> Any:
-    """What stands for an object: it lives as long, and allows weak references."""
+    """A part of an object that lives as long as it, and allows weak references."""
     if not isinstance(thing, tuple):
         return thing
-    # of a Task or a Model: a function that was made for it alone
+    # of a Task or a Model: a function that belongs to it alone
     return getattr(thing, "loss", getattr(thing, "apply", thing))
 
 
@@ -109,12 +109,12 @@ def _decoded(value: Any, made: dict[str, Any]) -> Any:
     if isinstance(value, list):
         return tuple(_decoded(v, made) for v in value)
     if isinstance(value, dict):
-        return make(value["made"], made) if "made" in value else named(value["name"])
+        return make(value["made"], made) if "made" in value else resolve(value["name"])
     return value
 
 
-def named(name: str) -> Any:
-    """What is called "module:name" at the top of a module; NoRecipe if nothing is."""
+def resolve(name: str) -> Any:
+    """Return the object with the name "module:name". Errors: NoRecipe without one."""
     module, _, qualname = name.partition(":")
     try:
         found: Any = importlib.import_module(module)

@@ -1,7 +1,6 @@
-"""Two-line summaries: what a person sees of a strategy, a data set, a machine, a task.
+"""Two-line summaries of strategies, data sets, machines and tasks, for people to read.
 
-The first line says what it is, the second what it is made of; notebooks show the same
-as HTML.
+The first line names the object, the second its parts; notebooks show the same as HTML.
 """
 
 from collections.abc import Iterable
@@ -14,9 +13,13 @@ _MOST = 200  # characters of a line
 
 
 def two_lines(what: str, parts: Iterable[str]) -> str:
-    """Return `what` above its parts, of which empty ones are left out."""
+    """Return `what` above its parts; empty parts are omitted."""
     below = "; ".join(filter(None, parts))
-    return f"{_cut(what)}\n{INDENT}{_cut(below)}" if below else _cut(what)
+    return (
+        f"{_truncated(what)}\n{INDENT}{_truncated(below)}"
+        if below
+        else _truncated(what)
+    )
 
 
 def html_of(value: Any) -> str:
@@ -42,7 +45,7 @@ def maker(function: Any) -> str:
 
 
 def settings_text(settings: dict[str, Any]) -> str:
-    """Return settings as they are written in a call; those that are None are left out.
+    """Return settings as in a function call; those that are None are omitted.
 
     >>> settings_text({"batch_size": 8, "momentum": None, "order": "shuffled"})
     "batch_size=8, order='shuffled'"
@@ -56,5 +59,5 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def _cut(line: str) -> str:
+def _truncated(line: str) -> str:
     return line if len(line) <= _MOST else f"{line[: _MOST - 3]}..."

@@ -1,7 +1,7 @@
 """Pytree arithmetic for merges and local updates, accumulated in float32 or more.
 
-Only floating leaves take part; any other leaf (a counter, a key) is left as it is.
-Leaves in float64 stay in float64. Complex leaves are refused.
+Only floating leaves take part; any other leaf (a counter, a key) does not change.
+Leaves in float64 stay in float64. Complex leaves are rejected.
 """
 
 import math
@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from hetjax.program_cache import keep_programs
+from hetjax.program_cache import enable_program_cache
 
-keep_programs()  # here, since all that compiles a program imports this module
+enable_program_cache()  # here: every module that compiles programs imports this one
 
 PyTree: TypeAlias = Any  # nested containers with arrays at their leaves
 Params: TypeAlias = PyTree  # parameters of a model
@@ -24,18 +24,18 @@ MergeState: TypeAlias = PyTree  # of a merge: its center, momentum, and so on
 
 
 def is_float(leaf: Any) -> bool:
-    """Is this leaf of a floating dtype? A TypeError for complex numbers."""
+    """Whether this leaf has a floating dtype. Errors: TypeError if it is complex."""
     dtype = jnp.result_type(leaf)
     if jnp.issubdtype(dtype, jnp.complexfloating):
         raise TypeError(
-            f"an array of {dtype}: complex numbers are not supported; keep their real "
-            "and imaginary parts in two arrays, and join them in the model"
+            f"an array has dtype {dtype}, but complex numbers are not supported: store "
+            "real and imaginary parts in two arrays, and join them in the model"
         )
     return jnp.issubdtype(dtype, jnp.floating)
 
 
 def wide(leaf: Any) -> jax.Array:
-    """The leaf in the dtype of centers and sums: float64 if it is that, or float32."""
+    """The leaf in the dtype of centers and sums: float64 stays, all else is float32."""
     double = jnp.result_type(leaf) == jnp.float64
     return jnp.asarray(leaf, jnp.float64 if double else jnp.float32)
 
@@ -46,7 +46,7 @@ def map_floats(fn: Callable, tree: PyTree, *rest: PyTree) -> PyTree:
 
 
 def widened(tree: PyTree) -> PyTree:
-    """Return a copy of the tree with floating leaves as `wide` makes them."""
+    """Return a copy of the tree with `wide` floating leaves."""
     return map_floats(lambda x: jnp.array(wide(x), copy=True), tree)
 
 
@@ -56,23 +56,23 @@ def cast_like(tree: PyTree, like: PyTree) -> PyTree:
 
 
 def filled(like: PyTree, leaves: Sequence[Any], what: str) -> PyTree:
-    """The tree `like`, which may be abstract, with other arrays at its leaves.
+    """Return the tree `like`, which may be abstract, with other arrays at its leaves.
 
-    A ValueError, in which the tree is called `what`, if shapes or dtypes differ.
+    Errors: a ValueError if shapes or dtypes differ; `what` is the tree's name in it.
     """
     expected, structure = jax.tree.flatten(like)
     shapes = [(x.shape, x.dtype) for x in expected]
     found = [(x.shape, x.dtype) for x in leaves]
     if found != shapes:
         raise ValueError(
-            f"{what} has other arrays than were saved: {_text(shapes)}, not "
+            f"{what} does not have the arrays that were saved: {_text(shapes)}, not "
             f"{_text(found)}"
         )
     return jax.tree.unflatten(structure, leaves)
 
 
 def _text(arrays: Sequence[tuple[Any, Any]]) -> str:
-    """Shapes and dtypes as a text; of many, the first few."""
+    """Shapes and dtypes of arrays as text; of many arrays, only the first few."""
     few = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in arrays[:4])
     return f"{few}, ... ({len(arrays)})" if len(arrays) > 4 else few or "none"
 
@@ -83,14 +83,14 @@ def copies(tree: PyTree) -> PyTree:
 
 
 def difference(x: PyTree, z: PyTree) -> PyTree:
-    """x - z, as `wide` makes them, over the floating leaves of z."""
+    """x - z, both `wide`, over the floating leaves of z."""
     return map_floats(lambda z, x: wide(x) - z, z, x)
 
 
 def weighted_sum(trees: Sequence[PyTree], weights: jax.Array) -> PyTree:
-    """sum_i w_i x_i, of leaves as `wide` makes them.
+    """sum_i w_i x_i, of `wide` leaves.
 
-    A tree of weight zero is left out, even if it holds a NaN (0 x NaN is NaN: hence
+    A tree of weight zero is omitted, even if it holds a NaN (0 x NaN is NaN: hence
     `where`). Any number of trees is added to one running sum, tree by tree.
     """
 
@@ -107,7 +107,7 @@ def weighted_sum(trees: Sequence[PyTree], weights: jax.Array) -> PyTree:
 
 
 def all_finite(tree: PyTree) -> jax.Array:
-    """[] bool: are all floating numbers finite?"""
+    """[] bool: whether all floating numbers are finite."""
     # x * 0 is 0 for finite x, else NaN; a sum of that is faster than an "all"
     sums = [jnp.sum(x * 0) for x in jax.tree.leaves(tree) if is_float(x)]
     return jnp.all(jnp.isfinite(jnp.array(sums)))
@@ -128,7 +128,7 @@ def size(tree: PyTree) -> int:
 
 
 def num_bytes(tree: PyTree) -> int:
-    """Bytes of all floating leaves, which is what a merge sends of one replica."""
+    """The bytes of all floating leaves, which a merge sends of one replica."""
     leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
     sizes = [math.prod(getattr(x, "shape", ())) for x in leaves]
     bytes_each = [jnp.result_type(x).itemsize for x in leaves]

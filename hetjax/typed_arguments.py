@@ -1,7 +1,8 @@
-"""Checks that arguments are of the types that a function's signature states.
+"""Checks that arguments have the types in a function's signature.
 
-Python does not look at annotations: a NaN, a tuple or a string in place of a number is
-found later, in the middle of a run, by an error that does not name the argument.
+Python does not check annotations. Without these checks, a NaN, a tuple or a string in
+place of a number would fail later, in the middle of a run, with an error that does not
+name the argument.
 """
 
 import collections.abc
@@ -18,7 +19,7 @@ import numpy as np
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _LARGEST_WHOLE = 2**31 - 1  # of an int32, JAX's usual integer
 _LARGEST = 3.4e38  # of a float32
-_REFUSED = object()
+_REJECTED = object()
 _WORDS = {
     int: "a whole number",
     float: "a finite number",
@@ -29,12 +30,12 @@ _WORDS = {
 
 
 def checked(function: _Function) -> _Function:
-    """Let a function refuse numbers, strings and lists that its annotations exclude.
+    """Let a function reject numbers, strings and lists that its annotations exclude.
 
     An argument annotated as `int` must be a whole number below 2**31 (4.0 is one, and
     is passed on as 4), a `float` finite in float32; None, strings and lists must be
     among an argument's types. Objects of other types, such as functions, are not
-    checked. Errors: a ValueError that names the argument and says what to give.
+    checked. Errors: a ValueError that names the argument and the types it may have.
     """
     signature = inspect.signature(function)
     names = tuple(signature.parameters)
@@ -54,15 +55,15 @@ def checked(function: _Function) -> _Function:
 
 
 def fitting(name: str, value: Any, hints: dict[str, Any]) -> Any:
-    """Return the argument as one of its types; raise a ValueError if it is none."""
+    """Return the argument as one of its types; raise a ValueError if it fits none."""
     options = _options(hints.get(name))
     if all(option is type(None) or not _is_checked(option) for option in options):
         return value
     found = _as_any(options, value)
-    if found is not _REFUSED:
+    if found is not _REJECTED:
         return found
     if not _is_plain(value) and not all(map(_is_checked, options)):
-        return value  # perhaps of one of the other types
+        return value  # it may have one of the other types
     wanted = " or ".join(dict.fromkeys(map(_words, options)))
     if isinstance(value, int) and int in options:
         wanted = wanted.replace(_WORDS[int], f"{_WORDS[int]} below 2**31", 1)
@@ -70,13 +71,13 @@ def fitting(name: str, value: Any, hints: dict[str, Any]) -> Any:
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
-    """The types that a hint allows: `int | None` are two."""
+    """The types that a hint allows, such as the two of `int | None`."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     return typing.get_args(hint) if union else (hint,)
 
 
 def _elements(option: Any) -> tuple[Any, ...]:
-    """The types of the elements of a sequence; () if the type is no sequence."""
+    """The types of a sequence's elements; () if the type is not a sequence."""
     listed = typing.get_origin(option) in (Sequence, tuple)
     return _options(typing.get_args(option)[0]) if listed else ()
 
@@ -87,22 +88,22 @@ def _is_checked(option: Any) -> bool:
 
 
 def _as_any(options: Sequence[Any], value: Any) -> Any:
-    """The value as the first of these types that it fits, or _REFUSED."""
+    """The value as the first of these types that it fits; _REJECTED without any."""
     found = (_as(option, value) for option in options)
-    return next((v for v in found if v is not _REFUSED), _REFUSED)
+    return next((v for v in found if v is not _REJECTED), _REJECTED)
 
 
 def _as(option: Any, value: Any) -> Any:
-    """The value as one of this type, or _REFUSED."""
+    """The value as this type; _REJECTED if it does not fit."""
     elements = _elements(option)
     if option in (int, float) and _is_array_or_scalar(value):
         try:
             value = value.item()
-        except TypeError:  # JAX traces it
-            return value if option is float else _REFUSED
+        except TypeError:  # a JAX tracer
+            return value if option is float else _REJECTED
     if option is int and isinstance(value, Real) and _is_within(_LARGEST_WHOLE, value):
         whole = int(value)  # pyright: ignore[reportArgumentType]
-        return whole if value == whole else _REFUSED
+        return whole if value == whole else _REJECTED
     if option is float and isinstance(value, Real) and _is_within(_LARGEST, value):
         small = isinstance(value, int) and _is_within(_LARGEST_WHOLE, value)
         return value if small or isinstance(value, float) else float(value)
@@ -113,8 +114,8 @@ def _as(option: Any, value: Any) -> Any:
     if elements and _is_list(value):
         each: Any = value
         found = tuple(_as_any(elements, v) for v in each)
-        return _REFUSED if any(v is _REFUSED for v in found) else found
-    return _REFUSED
+        return _REJECTED if any(v is _REJECTED for v in found) else found
+    return _REJECTED
 
 
 def _is_within(limit: float, value: Any) -> bool:
@@ -122,12 +123,12 @@ def _is_within(limit: float, value: Any) -> bool:
 
 
 def _is_array_or_scalar(value: Any) -> bool:
-    """Is it NumPy's or JAX's single number?"""
+    """Whether this is a single number of NumPy or JAX."""
     return getattr(value, "ndim", None) == 0
 
 
 def _is_list(value: Any) -> bool:
-    """Is it a list, a tuple or an array, but no string and no named tuple?"""
+    """Whether this is a list, a tuple or an array; not a string or a named tuple."""
     listed = isinstance(value, Sequence) or getattr(value, "ndim", 0) == 1
     return (
         listed and not isinstance(value, str | bytes) and not hasattr(value, "_fields")
@@ -135,7 +136,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Is it a number, a string, None or a list, and not an object of another kind?"""
+    """Whether this is a number, a string, None or a list."""
     return value is None or isinstance(value, Real | str | bytes) or _is_list(value)
 
 

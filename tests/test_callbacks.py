@@ -123,7 +123,7 @@ def test_early_stopping_says_why():
     stopping = hj.callbacks.EarlyStopping("loss", mode="min", patience=2)
     history = run(stopping)
     assert len(history.evals) == 3  # the loss is 1 from the start
-    assert "loss has not become better than 1 for 2 evaluations" in history.stopped
+    assert "loss has not improved on 1 for 2 evaluations" in history.stopped
     assert run(stopping).stopped == history.stopped  # it serves another run
 
 
@@ -155,7 +155,7 @@ def test_early_stopping_that_cannot_be_meant(given, message):
 
 def test_a_metric_that_is_not_there_ends_the_run_with_its_name():
     stopping = EarlyStopping("accuracy", mode="max")
-    with pytest.raises(ValueError, match="no 'accuracy' in an evaluation; there are"):
+    with pytest.raises(ValueError, match="an evaluation has no 'accuracy', only"):
         run(stopping)
 
 

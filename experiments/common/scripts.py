@@ -14,7 +14,7 @@ from collections.abc import Callable
 from absl import app, flags
 
 from hetjax.engine.interruption import raise_between_programs
-from hetjax.processes import agreement
+from hetjax.processes import agreement, lifecycle
 
 # names that other tools have for flags; absl finds those that are spelled alike
 _MEANT = {"lr": "learning_rate", "lrs": "learning_rates", "bs": "batch_size"}
@@ -45,24 +45,24 @@ def run(main: Callable[[], int | None]) -> None:
 def _guarded(main: Callable[[], int | None], argv: list[str]) -> None:
     if len(argv) > 1:
         message = f"{argv[1]!r} is not a flag; settings are given as --name=value"
-        agreement.end(2, message)
+        lifecycle.end(2, message)
     for name in ("SIGINT", *_AGAIN):  # within a run they are handled there
         if hasattr(signal, name):
             signal.signal(signal.Signals[name], raise_between_programs)
     try:
-        if agreement.initialize().count > 1:
+        if lifecycle.initialize().count > 1:
             _leave_output_to_first()
-            agreement.here().agree({"flags": _flags_of_all()})
+            agreement.current_processes().agree({"flags": _flags_of_all()})
         status = main()
     except KeyboardInterrupt as error:
         status = status_of(str(error))
-        agreement.end(status, "interrupted before there was a result")
+        lifecycle.end(status, "interrupted before there was a result")
     except Exception as error:
-        blamed = agreement.blame(error)
+        blamed = lifecycle.blame(error)
         if isinstance(blamed, agreement.ProcessDied):
-            agreement.end(1, str(blamed))
+            lifecycle.end(1, str(blamed))
         if isinstance(error, (ValueError, OSError)):
-            agreement.end(2, str(error))
+            lifecycle.end(2, str(error))
         raise
     sys.exit(status)
 
@@ -100,6 +100,6 @@ def _parse(argv: list[str]) -> list[str]:
     except flags.UnrecognizedFlagError as error:
         meant = _MEANT.get(error.flagname, "")
         hint = f"did you mean --{meant}? " if meant in flags.FLAGS else ""
-        agreement.end(2, f"{error} ({hint}--help lists the flags)")
+        lifecycle.end(2, f"{error} ({hint}--help lists the flags)")
     except (flags.Error, ValueError) as error:  # --noall=1 is a ValueError to absl
-        agreement.end(2, f"{error} (--help lists the flags)")
+        lifecycle.end(2, f"{error} (--help lists the flags)")

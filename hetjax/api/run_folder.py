@@ -19,7 +19,12 @@ import numpy as np
 
 from hetjax import tree
 from hetjax.api.run_recipes import recipes
-from hetjax.checkpoint.checkpoint_folder import FoundCheckpoint, alone, find, holds_run
+from hetjax.checkpoint.checkpoint_folder import (
+    FoundCheckpoint,
+    find,
+    gather_alone,
+    holds_run,
+)
 from hetjax.checkpoint.checkpoint_manager import CheckpointManager
 from hetjax.checkpoint.description import checksum
 from hetjax.checkpoint.settings import Checkpoint
@@ -28,7 +33,7 @@ from hetjax.checkpointable import Leaves
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
 from hetjax.engine.records.history import History, Interruption
-from hetjax.processes.agreement import here
+from hetjax.processes.agreement import current_processes
 from hetjax.report.record import plain
 from hetjax.report.runs import first_difference
 from hetjax.report.versions import installed_version
@@ -112,7 +117,7 @@ def open_run_folder(
     ValueError if it holds nothing although resume="must", or only damaged checkpoints;
     BlockingIOError if it is in use.
     """
-    processes, gather = here(), alone
+    processes, gather = current_processes(), gather_alone
     files = (_TRACE,) if about["real"] else ()
     folder = own_folder(checkpoint.folder)
     if processes.count > 1:
@@ -125,11 +130,11 @@ def open_run_folder(
         if found is None and resume == "must":
             raise ValueError(f'resume="must": {folder} holds no checkpoint of a run')
         if found is None:
-            keeper.begin_anew(*files)
+            keeper.start_over(*files)
         else:
             check_same(folder, found.about, about)
             evals = 0 if found.finished else len(RunFolder(keeper, found).evals)
-            keeper.goes_on(found.number, evals, *files)
+            keeper.resume_from(found.number, evals, *files)
             for why in found.damaged:
                 warnings.warn(f"{why}; an older checkpoint is taken", stacklevel=2)
         yield RunFolder(keeper, found)
@@ -139,7 +144,7 @@ def open_run_folder(
 
 def own_folder(folder: Path) -> Path:
     """Where this process keeps its part of a run; an OtherRun if others began it."""
-    processes, parts = here(), part_of_first(folder).exists()
+    processes, parts = current_processes(), part_of_first(folder).exists()
     if processes.count > 1 and holds_run(folder):
         raise OtherRun(
             f"{folder} holds a run of one process, not of {processes.count}",
@@ -196,7 +201,7 @@ def describe_run(
         "on_lost_worker": job.on_lost_worker,
         "real": is_real_machine(machine),
         "machine": plain(machine.record()),
-        "processes": here().count,
+        "processes": current_processes().count,
         "metric": task.metric,
         "output": task.output or None,
         "model": model_shapes(task),

@@ -184,4 +184,4 @@ def _keep(session: Session, history: History, run: ComparedRun) -> None:
     about = session.described(run.strategy, job)
     with open_run_folder(run.keep["checkpoint"], run.keep["resume"], about) as folder:
         folder.keeper.finish(values_of(history))
-        folder.keeper.join()
+        folder.keeper.wait_for_writer()

@@ -376,5 +376,5 @@ def _keep_end(history: History, keeper: CheckpointManager) -> None:
     with interruptible(kept=True) as pressed:
         if keeper.all_agree(is_finished(history) and not keeper.problem):
             keeper.finish(values_of(history))
-        keeper.join()
+        keeper.wait_for_writer()
     history.signal = history.signal or pressed()

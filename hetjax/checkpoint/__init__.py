@@ -1,6 +1,7 @@
-"""Checkpoints: everything that a run is, saved while it goes on, and taken up again.
+"""Checkpoints: save the complete state of a run while it trains, and restore it.
 
-`settings` is what users choose, `folder` what the folder of a run holds, `keeper` who
-writes it, `files` one checkpoint in it, `values` its JSON. What is saved is said by the
-parts of a run themselves (`hetjax.checkpointable`, `hetjax.engine.snapshots`).
+`settings` has the user's choices, `checkpoint_folder` the folder of a run,
+`checkpoint_manager` its writer, `checkpoint_files` one checkpoint, and `values` its
+JSON. The parts of a run declare their own state (`hetjax.checkpointable`,
+`hetjax.engine.snapshots`).
 """

@@ -1,13 +1,14 @@
-"""One checkpoint is one folder: arrays, all else as JSON, and checksums.
+"""One checkpoint is one folder: arrays, everything else as JSON, and checksums.
 
     000012/
       arrays/         NumPy's files; in the folder of a model, orbax's
-      state.json      a JSON document, and where in `arrays` each array of it is
+      state.json      a JSON document, and the place in `arrays` of each of its arrays
       manifest.json   size and CRC-32 of every other file
 
-A folder is written under another name, and renamed when everything in it is on the
-disk: a process that is killed leaves no folder that looks complete. What is read is
-compared with the manifest first, so that damage is an error and never another result.
+A folder is written under another name, and renamed once everything in it is on the
+disk: a process that is killed leaves no folder that looks complete. Files are compared
+with the manifest before they are read, so that damage is an error, never a different
+result.
 """
 
 import json
@@ -21,16 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.checkpoint import array_files, packing
+from hetjax.checkpoint import array_files
 from hetjax.checkpoint.array_files import NUMPY, ORBAX
 from hetjax.checkpointable import shortened
 
-VERSION = 1  # of these files
+VERSION = 1  # of the format of these files
 STATE, MANIFEST, ARRAYS = "state.json", "manifest.json", "arrays"
 
 
 class Damaged(ValueError):
-    """A checkpoint that cannot be used; the message names the file and the reason."""
+    """A checkpoint that cannot be used; the message states the file and the reason."""
 
 
 def write(
@@ -39,22 +40,21 @@ def write(
     arrays: Sequence[np.ndarray],
     names: Sequence[str] | None = None,
 ) -> None:
-    """Write a checkpoint; its folder must not exist.
+    """Write a checkpoint to a folder that does not exist yet.
 
-    With `names`, each array is kept by itself under its name, by orbax, for other
-    programs.
+    With `names`, orbax stores each array under its own name, for other programs.
 
-    Errors: OSError where the disk is full or cannot be written; then nothing is left.
+    Errors: OSError if the disk is full or cannot be written; then nothing is left.
     """
-    partial = partial_of(folder)
+    partial = partial_path(folder)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         if names is None:
-            packed, places = packing.pack(arrays)
+            packed, places = array_files.pack(arrays)
             sums = array_files.save(partial / ARRAYS, packed)
         else:
-            packed, places = packing.named(arrays, names)
+            packed, places = array_files.named(arrays, names)
             if packed:
                 array_files.save_by_orbax(partial / ARRAYS, packed)
             sums = {}
@@ -74,15 +74,15 @@ def write(
         raise
 
 
-def partial_of(folder: Path) -> Path:
-    """The folder under which a checkpoint is written until it is complete."""
+def partial_path(folder: Path) -> Path:
+    """Return the folder to which a checkpoint is written until it is complete."""
     return folder.with_name(f".{shortened(folder.name)}.partial")
 
 
 def read(folder: Path, *, document_alone: bool = False) -> tuple[Any, list[np.ndarray]]:
     """Return the document and the arrays of a checkpoint, or the `document_alone`.
 
-    Errors: Damaged for anything that is not as it was written, of what is read.
+    Errors: Damaged if a file that is read is not as it was written.
     """
     _check(folder, document_alone)
     try:
@@ -92,20 +92,20 @@ def read(folder: Path, *, document_alone: bool = False) -> tuple[Any, list[np.nd
         raise Damaged(f"{folder / STATE}: {error}") from error
     if version != VERSION:
         raise Damaged(
-            f"{folder / STATE}: of version {version}, but this hetjax reads version "
-            f"{VERSION}: go on with the hetjax that wrote it"
+            f"{folder / STATE} has version {version}, but this hetjax reads version "
+            f"{VERSION}: use the hetjax that wrote it"
         )
     if document_alone:
         return state["document"], []
     try:
         return state["document"], array_files.load(folder / ARRAYS, places, by)
-    except Exception as error:  # of orbax, which has no type of its own for this
+    except Exception as error:  # those of orbax have no common type
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Damaged(f"{folder / ARRAYS}: {why}") from error
 
 
 def _check(folder: Path, document_alone: bool) -> None:
-    """Compare all files with the manifest, or one."""
+    """Compare all files with the manifest, or the document alone."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         expected = {name: (size, digest) for name, (size, digest) in manifest.items()}
@@ -142,14 +142,14 @@ def _files(folder: Path) -> list[Path]:
 
 
 def manifest_entry(file: Path, known: tuple[int, int] | None = None) -> list[Any]:
-    """What the manifest says of a file: size, and CRC-32 as text; both may be known."""
+    """Return a file's entry in the manifest: size, and CRC-32 as text."""
     size, crc = known or (file.stat().st_size, _checksum(file))
     return [size, f"{crc:08x}"]
 
 
 def _checksum(file: Path) -> int:
-    """CRC-32, which finds damage four times as fast as SHA-256 would."""
-    if not file.stat().st_size:  # nothing to map into memory
+    """CRC-32, which is four times as fast as SHA-256."""
+    if not file.stat().st_size:  # an empty file cannot be mapped into memory
         return 0
     with (
         file.open("rb") as opened,
@@ -166,7 +166,7 @@ def _write_text(file: Path, text: str) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Make a rename in the folder last, should the machine stop now."""
+    """Make a rename in the folder survive a crash of the machine."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

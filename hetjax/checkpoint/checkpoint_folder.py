@@ -1,16 +1,16 @@
-"""The folder of one run: which checkpoints it holds, and the one that counts.
+"""The folder of one run: its checkpoints, and the one from which the run continues.
 
     runs/a/
-      000011/  000012/    the last checkpoints; the run goes on from the newest
-      000013/             or, alone: the history and the models of a run that is over
+      000011/  000012/    the last checkpoints; the run continues from the newest
+      000013/             or, alone: the history and the models of a finished run
       lock                held by the process that runs it
 
-Numbers only rise, so that the newest folder is always the one that counts, wherever a
-process was killed amid writing, renaming and deleting.
+Numbers only rise, so that the newest folder is always the valid one, wherever a process
+was killed while it wrote, renamed or deleted.
 
-Of several processes each has a folder of its own, with its own devices' replicas. They
-cut a run at the same moments, under the same numbers; it goes on from the newest number
-that all of them have.
+In a run of several processes, each has a folder of its own, with its own devices'
+replicas. All take snapshots at the same moments, under the same numbers; the run
+continues from the newest number that all of them have.
 """
 
 import re
@@ -27,43 +27,42 @@ from hetjax.recipes import NoRecipe
 Gather = Callable[[str, Any], list[Any]]
 """gather(name, value) -> the values of all processes, as JSON returns them."""
 LOCK = "lock"
-VERSION = 2  # of what is kept of a run that is not over
+VERSION = 2  # of the state of a run that has not finished
 
 
 class FoundCheckpoint(NamedTuple):
-    """What a folder holds of a run."""
+    """The newest checkpoint in a folder that is not damaged."""
 
-    about: dict[str, Any]  # the settings with which it was made
-    values: dict[str, Any]  # of the newest checkpoint that is not damaged, or the end
-    number: int  # of that checkpoint
+    about: dict[str, Any]  # the settings of the run
+    values: dict[str, Any]  # its state, or that of its end
+    number: int
     finished: bool
-    damaged: tuple[str, ...]  # why newer ones were passed over
+    damaged: tuple[str, ...]  # why newer checkpoints were skipped
 
 
-def alone(name: str, value: Any) -> list[Any]:
-    """`Gather` of one process."""
+def gather_alone(name: str, value: Any) -> list[Any]:
+    """The `Gather` of a single process."""
     return [value]
 
 
-def place(folder: Path, number: int) -> Path:
-    """Where the checkpoint with this number is."""
+def checkpoint_path(folder: Path, number: int) -> Path:
+    """Return the folder of the checkpoint with this number."""
     return folder / f"{number:06}"
 
 
 def find(
-    folder: Path, gather: Gather = alone, *, about_alone: bool = False
+    folder: Path, gather: Gather = gather_alone, *, about_alone: bool = False
 ) -> FoundCheckpoint | None:
-    """Return what a folder holds of a run; None if it holds nothing.
+    """Return the newest checkpoint in a folder that is not damaged; None without any.
 
-    The newest checkpoint that is not damaged is taken; of several processes the newest
-    that is damaged for none. `about_alone`: its arrays are not read, and there are no
-    `values`. Errors: Damaged, with the reasons, if all are, or if the processes have
-    none in common.
+    Of several processes, it is damaged in none. `about_alone`: do not read arrays, and
+    return no `values`. Errors: Damaged, with the reasons, if all checkpoints are, or if
+    the processes have none in common.
     """
-    everyone = gather("kept checkpoints", numbers_in(folder))
+    everyone = gather("found checkpoints", numbers_in(folder))
     damaged: list[str] = []
     for number in sorted(set.intersection(*map(set, everyone)), reverse=True):
-        found = _read(place(folder, number), number, about_alone)
+        found = _read(checkpoint_path(folder, number), number, about_alone)
         problems = [found] if isinstance(found, str) else []
         problems = sum(gather("damage", problems), [])
         if not problems and isinstance(found, FoundCheckpoint):
@@ -73,20 +72,20 @@ def find(
         return None
     why = "; ".join(damaged) or "the processes have none in common"
     raise Damaged(
-        f"{folder}: no checkpoint can be used: {why}; begin anew with "
+        f"{folder} has no usable checkpoint: {why}; start over with "
         'resume="never", or choose another folder'
     )
 
 
 def _read(checkpoint: Path, number: int, about_alone: bool) -> FoundCheckpoint | str:
-    """What a checkpoint holds, or why it cannot be used."""
+    """Return a checkpoint, or why it cannot be used."""
     try:
         document, arrays = checkpoint_files.read(checkpoint, document_alone=about_alone)
         version = document.get("version", 1)
         if version != VERSION and not document["finished"]:
             return (
-                f"{checkpoint}: of version {version}, but this hetjax goes on with "
-                f"runs of version {VERSION}: go on with the hetjax that wrote it"
+                f"{checkpoint} has version {version}, but this hetjax continues runs "
+                f"of version {VERSION}: use the hetjax that wrote it"
             )
         encoded = {} if about_alone else document["values"]
         values = {k: decode(v, arrays) for k, v in encoded.items()}
@@ -97,37 +96,38 @@ def _read(checkpoint: Path, number: int, about_alone: bool) -> FoundCheckpoint |
         return str(error)
     except NoRecipe as error:
         raise ValueError(
-            f"{checkpoint} was written by a program that has what this one has not: "
-            f"{error}; go on with that program, or define it in a module of both"
+            f"{checkpoint} was written by a program that defines a name which this "
+            f"one does not: {error}; use that program, or define the name in a module "
+            "of both"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{checkpoint}: {kind_of(error)}{error}"
+        return f"{checkpoint}: {error_prefix(error)}{error}"
 
 
 def holds_run(folder: Path) -> bool:
-    """Is this the folder of a run?"""
+    """Whether this is the folder of a run."""
     return bool(numbers_in(folder))
 
 
 def numbers_in(folder: Path, *, of_runs: bool = True) -> list[int]:
-    """The numbers of all checkpoints, rising; or of all that is called like one."""
+    """Return the numbers of all checkpoints, rising; or of all names like theirs."""
     if not folder.is_dir():
         return []
     paths = [p for p in folder.iterdir() if re.fullmatch(r"\d{6,}", p.name)]
-    if of_runs:  # a folder of another program may be called 20261123
+    if of_runs:  # a folder of another program may have the name 20261123
         names = (checkpoint_files.STATE, checkpoint_files.MANIFEST)
         paths = [p for p in paths if any((p / name).exists() for name in names)]
     return sorted(int(p.name) for p in paths)
 
 
 def delete(path: Path) -> None:
-    """Delete a folder or file, if it is there and that can be done."""
+    """Delete a folder or file, if it exists and can be deleted."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
 
 
-def kind_of(error: Exception) -> str:
-    """The kind of an error, where its message alone does not tell it."""
+def error_prefix(error: Exception) -> str:
+    """Return the type of an error, if its message alone does not tell it."""
     return "" if type(error) in (OSError, ValueError) else f"{type(error).__name__}: "

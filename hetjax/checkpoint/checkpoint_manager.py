@@ -1,8 +1,8 @@
-"""The keeper of one run: makes cuts when they are due, and writes them to its folder.
+"""The checkpoint manager of one run: takes due snapshots, and writes them to a folder.
 
-Cuts are copied to the host's memory while the run waits, and written by a thread while
-it goes on. A checkpoint that cannot be written does not end the run, unless that is
-asked for; those that were there stay.
+A snapshot is copied to the host's memory while the run waits. A thread writes it while
+the run continues. A checkpoint that cannot be written does not end the run, unless the
+user asks for that; earlier checkpoints stay.
 """
 
 import os
@@ -20,58 +20,62 @@ from hetjax.checkpoint.checkpoint_folder import (
     LOCK,
     VERSION,
     Gather,
-    alone,
+    checkpoint_path,
     delete,
-    kind_of,
+    error_prefix,
+    gather_alone,
     numbers_in,
-    place,
 )
-from hetjax.checkpoint.host_copies import Copies
+from hetjax.checkpoint.host_copies import HostCopies
 from hetjax.checkpoint.settings import Checkpoint
 from hetjax.checkpoint.values import Encoder, decode
-from hetjax.checkpointable import before_of
+from hetjax.checkpointable import backup_path
 
 
 class CheckpointManager:
-    """Keeps one run in a folder."""
+    """Writes the checkpoints of one run to a folder."""
 
-    prefers_rest = True  # then replicas are equal, or there is no outcome to keep
+    prefers_rest = True  # then replicas are equal, or there is no result to save
 
     def __init__(
-        self, checkpoint: Checkpoint, about: dict[str, Any], gather: Gather = alone
+        self,
+        checkpoint: Checkpoint,
+        about: dict[str, Any],
+        gather: Gather = gather_alone,
     ):
-        """`about` is what the run is made from, as JSON data.
+        """`about` describes the run's settings, as JSON data.
 
         With other processes (`gather`), all have to call the same methods together.
-        Errors: BlockingIOError if another process has the folder, OSError if it cannot
+        Errors: BlockingIOError if another process uses the folder, OSError if it cannot
         be written.
         """
         self._checkpoint, self._about = checkpoint, about
-        self._gather, self._is_alone = gather, gather is alone
-        self._needed: int | None = None  # the newest that all processes have
+        self._gather, self._is_alone = gather, gather is gather_alone
+        self._needed: int | None = None  # the newest checkpoint of all processes
         self.folder = checkpoint.folder
         self._seconds, self._evals = checkpoint.interval
-        self._last: tuple[float, int] | None = None  # time and evaluations
+        self._last: tuple[float, int] | None = None  # time and evals of a snapshot
         self._writer: threading.Thread | None = None
-        self._copies = Copies()  # that it writes: their memory is used again
-        self._failure = ""  # why a checkpoint was not written, until that is told
-        self.problem = self._own_problem = ""  # why the run must end: of all, of this
-        self._replaced: list[Path] = []  # by the next checkpoint, whatever `keep` says
-        self._tried = False  # whether what was encoded can be decoded
+        self._copies = HostCopies()  # to be written; their memory is reused
+        self._failure = ""  # why a checkpoint was not written, until it is reported
+        self.problem = ""  # why the run must end, in all processes
+        self._own_problem = ""  # why it must end, in this process
+        self._replaced: list[Path] = []  # by the next checkpoint, whatever `keep` is
+        self._tried = False  # whether decoding the values was tried
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = filelock.FileLock(self.folder / LOCK)
         try:
             self._lock.acquire(timeout=0)
         except filelock.Timeout:
             raise BlockingIOError(
-                f"{self.folder} is being used by another process, which runs it: wait "
-                "for it, or choose another folder"
+                f"{self.folder} is in use by another process, which runs it: wait for "
+                "that process, or choose another folder"
             ) from None
         highest = max([0, *numbers_in(self.folder, of_runs=False)])
         self._number = self._first = max(gather("the last checkpoint", highest)) + 1
 
     def is_due(self, evals: int) -> bool:
-        """Was no cut made yet, or so long ago as was asked for?"""
+        """Whether a snapshot is due: it is the first, or the interval has passed."""
         if self._last is None:
             return True
         seconds, before = self._last
@@ -79,57 +83,58 @@ class CheckpointManager:
             return evals - before >= self._evals
         return time.monotonic() - seconds >= self._seconds
 
-    def goes_on(self, number: int, evals: int, *others: str) -> None:
-        """The run goes on from a checkpoint: the next cut is due after an interval.
+    def resume_from(self, number: int, evals: int, *others: str) -> None:
+        """Continue from a checkpoint: the next snapshot is due after an interval.
 
-        Those with higher numbers are damaged. `others` are names of files that go with
-        the checkpoints: where one was replaced and no checkpoint written since, it is
-        there again.
+        Checkpoints with higher numbers are damaged. `others` are names of files that
+        belong to the checkpoints: one that was replaced after the last checkpoint is
+        restored.
         """
         self._last = time.monotonic(), evals
-        self._replaced = [self._place(n) for n in numbers_in(self.folder) if n > number]
+        self._replaced = [self._path(n) for n in numbers_in(self.folder) if n > number]
         for path in (self.folder / name for name in others):
-            if before_of(path).exists():
-                os.replace(before_of(path), path)
-            self._replaced.append(before_of(path))
+            if backup_path(path).exists():
+                os.replace(backup_path(path), path)
+            self._replaced.append(backup_path(path))
 
-    def begin_anew(self, *others: str) -> None:
-        """Another run takes the place of what is there, with its first checkpoint.
+    def start_over(self, *others: str) -> None:
+        """Let another run replace the folder's contents with its first checkpoint.
 
-        `others` are names of files that go with the checkpoints.
+        `others` are names of files that belong to the checkpoints.
         """
         numbers = numbers_in(self.folder)
         for path in (self.folder / name for name in others):
             if path.exists():
-                os.replace(path, before_of(path))
-            if numbers:  # else it is not of a run that was kept here
-                self._replaced.append(before_of(path))
-        self._replaced += map(self._place, numbers)
+                os.replace(path, backup_path(path))
+            if numbers:  # else it belongs to no run of this folder
+                self._replaced.append(backup_path(path))
+        self._replaced += map(self._path, numbers)
 
     def all_agree(self, fact: bool) -> bool:
-        """Is it so in all processes?"""
+        """Whether a fact holds in all processes."""
         return all(self._gather("agree", fact))
 
-    def _place(self, number: int) -> Path:
-        return place(self.folder, number)
+    def _path(self, number: int) -> Path:
+        return checkpoint_path(self.folder, number)
 
     def begin(self, evals: int, *, wait: bool) -> "Snapshot | None":
-        """Begin a cut; None if the one before is still being written (or `wait`).
+        """Begin a snapshot; None if the last one is still being written.
 
-        Several processes always wait: all have to make the same cuts.
+        `wait`: wait for that instead. Several processes always wait: all have to take
+        the same snapshots.
         """
         if self._writer is not None:
             if self._writer.is_alive() and not wait and self._is_alone:
                 return None
-            self.join()
+            self.wait_for_writer()
         if not self._is_alone:
             self._compare()
         self._last = time.monotonic(), evals
-        self._copies = Copies(self._copies.memory)
+        self._copies = HostCopies(self._copies.memory)
         return Snapshot(self, self._copies)
 
     def _compare(self) -> None:
-        """Learn which checkpoints the other processes have, and if one must end."""
+        """Find the newest common checkpoint, and whether any process must end."""
         own = {"numbers": numbers_in(self.folder), "problem": self._own_problem}
         everyone = self._gather("checkpoints", own)
         common = set.intersection(*(set(each["numbers"]) for each in everyone))
@@ -137,8 +142,8 @@ class CheckpointManager:
         self.problem = next((p["problem"] for p in everyone if p["problem"]), "")
 
     def write(self, values: dict[str, Any], arrays: list[np.ndarray]) -> None:
-        """Write a checkpoint in a thread; a ValueError if it could not be read."""
-        if not self._tried:  # at the beginning of a run, not when it is to go on
+        """Write a checkpoint in a thread. Errors: ValueError if it cannot be read."""
+        if not self._tried:  # at the start of a run, not when it is resumed
             for name, value in values.items():
                 _check_decodes(name, value, arrays)
             self._tried = True
@@ -147,7 +152,7 @@ class CheckpointManager:
             if self._write(values, arrays):
                 self._delete_old(self._checkpoint.keep)
 
-        # no daemon: a process that exits waits for its last checkpoint
+        # not a daemon: a process that exits waits for its last checkpoint
         self._writer = threading.Thread(target=work, name=f"hetjax {self.folder.name}")
         self._writer.start()
 
@@ -158,8 +163,8 @@ class CheckpointManager:
         *,
         finished: bool = False,
     ) -> bool:
-        """Write the next checkpoint, or note why not; was it written?"""
-        folder = self._place(self._number)
+        """Write the next checkpoint; return whether it was written."""
+        folder = self._path(self._number)
         self._number += 1
         document = {
             "version": VERSION,
@@ -175,16 +180,16 @@ class CheckpointManager:
         return True
 
     def _fail(self, folder: Path, error: Exception) -> None:
-        """Note why a checkpoint is not there."""
+        """Note why a checkpoint could not be written."""
         why = next(iter(str(error).splitlines()), "")
-        self._failure = f"{folder} could not be written: {kind_of(error)}{why}"
+        self._failure = f"{folder} could not be written: {error_prefix(error)}{why}"
         if self._checkpoint.on_failure == "stop":
             self._own_problem = self._failure
-        if self._is_alone:  # else all end together
+        if self._is_alone:  # else all processes end together
             self.problem = self._own_problem
 
     def _delete_old(self, keep: int) -> None:
-        """Delete all checkpoints but the newest, and those that another one needs."""
+        """Delete all checkpoints but the newest `keep`, and those that a peer needs."""
         needed = self._needed
         if needed is None or needed >= self._first:
             for path in self._replaced:
@@ -192,30 +197,30 @@ class CheckpointManager:
             self._replaced = []
         for number in numbers_in(self.folder)[:-keep]:
             if needed is None or number < needed:
-                delete(self._place(number))
+                delete(self._path(number))
 
-    def join(self) -> None:
-        """Wait until the last checkpoint is written; warn if it could not be."""
+    def wait_for_writer(self) -> None:
+        """Wait until the last checkpoint is written; warn if that failed."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
         if self._failure:
-            what = "the run ends" if self._own_problem else "the run is not ended by it"
+            what = "the run ends" if self._own_problem else "the run continues"
             warnings.warn(f"{self._failure}; {what}", stacklevel=2)
             self._failure = ""
 
     def finish(self, values: dict[str, Any]) -> None:
-        """Keep the end of the run, and delete its checkpoints.
+        """Save the end of the run, and delete its checkpoints.
 
-        If the end cannot be written, that is a warning, and they stay.
+        If the end cannot be written, there is a warning, and the checkpoints stay.
         """
-        self.join()
-        encoder, copies, encoded = Encoder(), Copies(self._copies.memory), None
+        self.wait_for_writer()
+        encoder, copies, encoded = Encoder(), HostCopies(self._copies.memory), None
         try:
             encoded = {k: encoder.encode(v, k) for k, v in values.items()}
             copies.add(encoder.arrays)
         except ValueError as error:
-            self._fail(self._place(self._number), error)
+            self._fail(self._path(self._number), error)
         written = encoded is not None and self._write(
             encoded, copies.arrays, finished=True
         )
@@ -225,19 +230,19 @@ class CheckpointManager:
             self._delete_old(1)
 
     def close(self) -> None:
-        """Wait for the last checkpoint, and leave the folder to others."""
+        """Wait for the last checkpoint, and unlock the folder."""
         try:
-            self.join()
+            self.wait_for_writer()
         finally:
             self._lock.release()
 
 
 class Snapshot:
-    """A cut that is being made: JSON data, and copies of all arrays on the host."""
+    """A snapshot in progress: JSON data, and copies of all arrays on the host."""
 
-    def __init__(self, keeper: Any, copies: Copies):
-        """`keeper.write(values, arrays)` is called with the complete cut."""
-        self._keeper, self._copies = keeper, copies
+    def __init__(self, manager: Any, copies: HostCopies):
+        """`manager.write(values, arrays)` is called with the complete snapshot."""
+        self._manager, self._copies = manager, copies
         self._encoder = Encoder()
         self._values: dict[str, Any] = {}
 
@@ -248,15 +253,15 @@ class Snapshot:
         self._copies.add(encoder.arrays[len(self._copies.arrays) :])
 
     def commit(self) -> None:
-        """Write it, in a thread."""
-        self._keeper.write(self._values, self._copies.arrays)
+        """Write the snapshot, in a thread."""
+        self._manager.write(self._values, self._copies.arrays)
 
 
 def _check_decodes(name: str, value: Any, arrays: list[np.ndarray]) -> None:
-    """A ValueError for what was encoded, but could not be taken up again."""
+    """Raise a ValueError if an encoded value cannot be decoded."""
     try:
         decode(value, arrays)
     except Exception as error:
         raise ValueError(
-            f"{name} could not be read from a checkpoint: {kind_of(error)}{error}"
+            f"{name} cannot be read from a checkpoint: {error_prefix(error)}{error}"
         ) from error

@@ -1,12 +1,11 @@
-"""A checksum of what a strategy or task is made of, the same in every process.
+"""A checksum of a strategy's or task's parts, the same in every process.
 
-Functions are described by their names, the values that they enclose and their defaults;
-tuples, dataclasses and arrays by what they hold. What the user wrote, and may change
-between two runs, is described by its code, too: functions with the globals that they
-name, classes with their methods, objects with their attributes. Of libraries' objects
-nothing is described but their classes, and the arrays that JAX finds in them. Globals
-that a function assigns, and global lists, dictionaries and sets, are not described:
-they may be counters and caches.
+Functions are described by their names, closures and defaults; tuples, dataclasses and
+arrays by their contents. The user's own code, which may change between two runs, is
+described as well: functions with the globals that they name, classes with their
+methods, objects with their attributes. Objects of libraries are described only by their
+classes, and by the arrays that JAX finds in them. Globals that a function assigns, and
+global lists, dictionaries and sets, are not described: they may be counters and caches.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
-_DEEP = 60  # levels; what lies deeper is described by its class
+_DEEP = 60  # levels; deeper values are described by their classes
 _INSTALLED = ("site-packages", "dist-packages")
 _MUTABLE = list | dict | set
 _PLAIN = bool | int | float | complex | str | bytes
@@ -39,11 +38,11 @@ class _Describer:
     """Describes values, each once."""
 
     def __init__(self):
-        # by id; the value is held, so that no other one gets its id
+        # by id; holds the value, so that no other one gets its id
         self._known: dict[int, tuple[Any, bytes]] = {}
 
     def digest(self, value: Any, above: tuple[int, ...]) -> bytes:
-        """A checksum of a value inside those whose ids are `above`."""
+        """Return the checksum of a value inside those whose ids are `above`."""
         if isinstance(value, types.MethodType):
             value = (value.__func__, value.__self__)
         kind = type(value)
@@ -64,7 +63,7 @@ class _Describer:
         return found.digest()
 
     def _parts(self, value: Any, inside: tuple[int, ...]) -> Iterator[Any]:
-        """What an object is made of, in an order that no process changes."""
+        """Yield the parts of an object, in the same order in all processes."""
         if isinstance(value, types.FunctionType):
             yield from _parts_of_function(value)
         elif isinstance(value, type):
@@ -77,7 +76,7 @@ class _Describer:
             yield vars(value)
         elif hasattr(value, "__wrapped__"):  # of a cache or jit
             yield inspect.unwrap(value)
-            for name in ("fwd", "bwd", "jvp"):  # of its own derivatives
+            for name in ("fwd", "bwd", "jvp"):  # custom derivatives
                 yield getattr(value, name, None)
         elif isinstance(value, tuple | list):
             yield from value
@@ -100,7 +99,7 @@ class _Describer:
 
 
 def _leaves(value: Any) -> list[Any]:
-    """What JAX finds in an object, such as a library's module or a sparse matrix."""
+    """The leaves that JAX finds in an object, such as a module or a sparse matrix."""
     leaves = jax.tree.leaves(value)
     return [] if len(leaves) == 1 and leaves[0] is value else leaves
 
@@ -124,7 +123,7 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[Any]:
 
 
 def enclosed_by(function: types.FunctionType) -> Iterator[Any]:
-    """Yield a function's defaults and the values that it encloses."""
+    """Yield a function's defaults and the values in its closure."""
     yield from (function.__defaults__, function.__kwdefaults__)
     for cell in function.__closure__ or ():
         try:
@@ -136,13 +135,13 @@ def enclosed_by(function: types.FunctionType) -> Iterator[Any]:
 def globals_of(
     function: types.FunctionType, *, containers: bool = False
 ) -> Iterator[Any]:
-    """Yield the globals that a function of the user names; none of a library's.
+    """Yield the globals that a user's function names; none for a library's.
 
-    Lists, dictionaries and sets are among them only if `containers`.
+    Lists, dictionaries and sets are included only with `containers`.
     """
     if not is_own(function.__module__):
         return
-    names: set[str] = set()  # of attributes, too
+    names: set[str] = set()  # also of attributes
     loaded, stored = set[str](), set[str]()
     for code in _codes(function.__code__):
         names.update(code.co_names)
@@ -159,7 +158,7 @@ def globals_of(
 
 
 def _settings(name: str, value: Any) -> Iterator[Any]:
-    """A global that a function names, but for what may change during a run."""
+    """A global that a function names, without parts that may change during a run."""
     if isinstance(value, tuple):
         value = tuple(v for v in value if not isinstance(v, _MUTABLE))
     if not isinstance(value, _MUTABLE):
@@ -175,7 +174,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def parts_of_class(kind: type) -> Iterator[Any]:
-    """Yield the names and members of a class of the user; only a library's name."""
+    """Yield the name and members of a user's class; only the name of a library's."""
     yield from (kind.__module__, kind.__qualname__)
     if not is_own(kind.__module__):
         return
@@ -193,8 +192,8 @@ def parts_of_class(kind: type) -> Iterator[Any]:
 
 @functools.cache
 def is_own(module: str | None) -> bool:
-    """Did the user write this module, so that its code may change between two runs?"""
-    if module is None:  # of code that was made from a text
+    """Whether the user wrote this module: its code may change between two runs."""
+    if module is None:  # of code that was compiled from a string
         return True
     top = module.partition(".")[0]
     if top == "hetjax" or top in sys.stdlib_module_names:

@@ -1,8 +1,8 @@
-"""Files that are written past the system's cache of files, where it lets us.
+"""Direct I/O: files that are written past the system's page cache, where allowed.
 
 A checkpoint is large and seldom read. In the cache it would displace a data set that is
-mapped into memory, and filling the cache takes the processors ten times as long as the
-disk's own transfer from our memory (`O_DIRECT`), which needs no copy of it.
+mapped into memory, and filling the cache takes ten times the CPU time of the disk's own
+transfer from our memory (`O_DIRECT`), which needs no copy.
 """
 
 import errno
@@ -13,21 +13,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_PIECE = 2**22  # bytes that are written at a time
-_BLOCK = 2**12  # bytes of which a direct write takes whole numbers
+_PIECE = 2**22  # bytes of one write
+_BLOCK = 2**12  # bytes: the length of a direct write is a multiple of it
 
 
 class DirectFile:
     """A new file that is written once, from its beginning to its end.
 
-    `size` and `crc` (CRC-32) are those of all that was given to `write`. On a file
-    system that allows no direct writes, such as one in memory, they are usual ones.
+    `size` and `crc` (CRC-32) are those of all data passed to `write`. On a file system
+    without direct writes, such as one in memory, the writes are ordinary ones.
     """
 
     def __init__(self, path: Path):
-        """Open the file, which is empty then."""
+        """Open the file, and empty it."""
         self.size = self.crc = 0
-        # it begins at a page of memory, as direct writes need
+        # it begins at a page of memory, as direct writes require
         self._piece = memoryview(mmap.mmap(-1, _PIECE))
         self._filled = 0  # bytes of the piece
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -40,7 +40,7 @@ class DirectFile:
             self._file, self._direct = os.open(path, flags, 0o666), 0
 
     def write(self, data: Any) -> int:
-        """Write bytes, or what holds bytes in one block."""
+        """Write bytes, or an object whose memory is one block of bytes."""
         rest = given = memoryview(data).cast("B")
         while rest:
             part, rest = rest[: _PIECE - self._filled], rest[_PIECE - self._filled :]
@@ -60,11 +60,11 @@ class DirectFile:
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._direct:
                     raise
-                self._write_as_usual()
+                self._turn_off_direct()
         self._filled -= end
         self._piece[: self._filled] = bytes(self._piece[end : end + self._filled])
 
-    def _write_as_usual(self) -> None:
+    def _turn_off_direct(self) -> None:
         import fcntl  # only on systems that have direct writes
 
         flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
@@ -72,11 +72,11 @@ class DirectFile:
         self._direct = 0
 
     def _finish(self) -> None:
-        """Write the rest, and wait until all is on the disk."""
+        """Write the rest, and wait until all data are on the disk."""
         self._flush(self._filled // _BLOCK * _BLOCK)
         if self._filled:
             if self._direct:
-                self._write_as_usual()
+                self._turn_off_direct()
             self._flush(self._filled)
         os.fsync(self._file)
 
@@ -84,7 +84,7 @@ class DirectFile:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Close the file; after an error, without what was not written yet."""
+        """Close the file; after an error, drop the data not written yet."""
         try:
             if error is None:
                 self._finish()

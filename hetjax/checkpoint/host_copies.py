@@ -1,6 +1,6 @@
-"""Copies of a run's arrays on the host, each bit pattern once.
+"""Copies of a run's arrays on the host; equal arrays are copied once.
 
-The run waits while they are made, and a thread writes them while it goes on.
+The run waits while they are made. A thread writes them while the run continues.
 """
 
 import os
@@ -11,40 +11,40 @@ from typing import Any
 import jax
 import numpy as np
 
-LARGE = 2**20  # bytes of an array that is compared with others
-_PIECE = 2**19  # bytes that are compared at a time: they stay in a core's cache
+LARGE = 2**20  # bytes from which an array is compared with others
+_PIECE = 2**19  # bytes of one comparison, which fit a core's cache
 _Kind = tuple[tuple[int, ...], np.dtype]
 
 
-class Copies:
-    """Copies of a cut's arrays, which do not change when the run goes on.
+class HostCopies:
+    """Copies of a snapshot's arrays, which do not change when the run continues.
 
-    Large arrays with the bits of an earlier one are that array: after a broadcast all
-    replicas are equal, and need not be copied and written.
+    A large array with the same bits as an earlier one is that array: after a broadcast
+    all replicas are equal, and are copied and written once.
     """
 
     def __init__(self, spare: Iterable[np.ndarray] = ()):
-        """The memory of large arrays in `spare`, which nobody reads, is used again.
+        """Reuse the memory of large arrays in `spare`, which nothing reads any more.
 
         New memory takes several times as long: the system clears it page by page.
         """
         self.arrays: list[np.ndarray] = []  # in the order in which they were added
-        self._known: dict[_Kind, list[int]] = {}  # places of large ones that differ
+        self._known: dict[_Kind, list[int]] = {}  # places of large arrays that differ
         self._spare: dict[_Kind, list[np.ndarray]] = {}
         for array in {id(x): x for x in spare if x.nbytes >= LARGE}.values():
-            if array.flags.writeable:  # else it is JAX's own, of another device's array
+            if array.flags.writeable:  # else it is JAX's copy
                 self._spare.setdefault(_kind(array), []).append(array)
 
     def add(self, arrays: Sequence[Any]) -> None:
-        """Copy more arrays."""
+        """Copy more arrays, and append the copies."""
         for array in arrays:
             if isinstance(array, jax.Array):
-                array.copy_to_host_async()  # all moves from a GPU begin before one ends
+                array.copy_to_host_async()  # start all transfers from a GPU first
         begin = len(self.arrays)
-        # of a CPU's arrays these are views, of others copies
+        # views of a CPU's arrays, copies of all others
         self.arrays += map(np.asarray, arrays)
         firsts = [self._first_equal(k) for k in range(begin, len(self.arrays))]
-        large = []  # those that several threads copy
+        large = []  # places of the arrays that several threads copy
         for place, (first, array) in enumerate(zip(firsts, arrays, strict=True), begin):
             if first != place or _is_elsewhere(array):
                 continue
@@ -59,7 +59,7 @@ class Copies:
         self.arrays[begin:] = [self.arrays[first] for first in firsts]
 
     def _first_equal(self, place: int) -> int:
-        """The place of the first array with the bits of this one: its own, if small."""
+        """The place of the first array with the same bits; its own, if it is small."""
         seen = self.arrays[place]
         if seen.nbytes < LARGE:
             return place
@@ -72,17 +72,17 @@ class Copies:
 
     @property
     def memory(self) -> list[np.ndarray]:
-        """What may be spare when these copies are not needed any more."""
+        """Arrays whose memory may be reused once these copies are not needed."""
         return [*self.arrays, *(x for unused in self._spare.values() for x in unused)]
 
     def _memory_for(self, seen: np.ndarray) -> np.ndarray | None:
-        """Memory for a copy that is there already, if some is left."""
+        """Spare memory for a copy, if some is left."""
         spare = self._spare.get(_kind(seen))
         return spare.pop() if spare else None
 
 
 def _is_elsewhere(array: Any) -> bool:
-    """Is it on another device than the host's processors?"""
+    """Whether this is an array on devices other than the host's CPUs."""
     return isinstance(array, jax.Array) and all(
         d.platform != "cpu" for d in array.devices()
     )
@@ -101,7 +101,7 @@ def _kind(array: np.ndarray) -> _Kind:
 
 
 def _equal_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    """Are all bits equal? Of different arrays the first few tell."""
+    """Whether all bits are equal; arrays that differ usually do so early."""
     first, second = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
     whole = len(first) // 8 * 8
     if not np.array_equal(first[whole:], second[whole:]):

@@ -1,4 +1,4 @@
-"""Trained models in folders of their own, which orbax alone can read, too.
+"""Trained models in folders of their own, which orbax alone can read as well.
 
 model/arrays/     one array for each parameter: "params/layers/0/kernel"
 """
@@ -23,8 +23,8 @@ _LONGEST = 240  # bytes of a file name; file systems take 255, and orbax appends
 def save(path: str | Path, params: Any, model_state: Any, *, overwrite: bool) -> None:
     """Write a model's arrays to a folder.
 
-    Errors: FileExistsError for a folder that is there, unless `overwrite`; then it is
-    replaced when the new one is complete.
+    Errors: FileExistsError if the folder exists. With `overwrite`, it is replaced once
+    the new one is complete.
     """
     folder = Path(path)
     if folder.exists() and not overwrite:
@@ -50,12 +50,12 @@ def save(path: str | Path, params: Any, model_state: Any, *, overwrite: bool) ->
 def load(path: str | Path, like: tuple[Any, Any]) -> tuple[Any, Any]:
     """Return (params, model state), shaped like the abstract model `like`.
 
-    Errors: FileNotFoundError without such a folder, Damaged for one that is damaged,
-    ValueError for a model of other shapes.
+    Errors: FileNotFoundError if there is no such folder, Damaged if it cannot be used,
+    ValueError if the model has other shapes.
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: there is no such folder")
+        raise FileNotFoundError(f"{folder}: no such folder")
     document, arrays = checkpoint_files.read(folder)
     if not isinstance(document, dict) or "names" not in document:
         raise Damaged(f"{folder} is a checkpoint, but not one of a model")
@@ -65,7 +65,7 @@ def load(path: str | Path, like: tuple[Any, Any]) -> tuple[Any, Any]:
         saved, wanted = (_text(each.get(name)) for each in (found, expected))
         if saved != wanted:
             raise ValueError(
-                f"{folder} holds another model: {name} is {saved} there, and {wanted} "
+                f"{folder} holds another model: {name} is {saved} there, but {wanted} "
                 "in the task"
             )
     leaves = [jax.numpy.asarray(found[name]) for name in expected]
@@ -75,12 +75,12 @@ def load(path: str | Path, like: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def _named(first: str, tree: Any) -> dict[str, Any]:
-    """Arrays by their paths, such as "params/layers/0/kernel".
+    """Return arrays by their paths, such as "params/layers/0/kernel".
 
-    Orbax makes a folder of each name. If these cannot be side by side, as those of
-    {"a/b": ..., "a": {"b": ...}}, every key of the tree is quoted as in a URL.
+    Orbax makes a folder of each name. If the folders would collide, as those of {"a/b":
+    ..., "a": {"b": ...}}, every key of the tree is quoted as in a URL.
 
-    Errors: ValueError for a tree of the user's own class with two equal paths.
+    Errors: ValueError if a custom pytree class has two equal paths.
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     parts = [[_part(key) for key in path] for path, _ in leaves]
@@ -90,14 +90,14 @@ def _named(first: str, tree: Any) -> dict[str, Any]:
     if len(set(names)) < len(names):
         (twice, _), *_ = Counter(names).most_common()
         raise ValueError(
-            f"two arrays of the model have the path {twice}: give the keys of its "
-            "pytree class different names"
+            f"two arrays of the model have the path {twice}: the keys of its pytree "
+            "class must have different names"
         )
     return {name: leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
 
 
 def _are_folders(names: list[str]) -> bool:
-    """Whether names are paths of different folders, none of which holds another."""
+    """Whether the names are paths of different folders, none inside another."""
     parts = [name.split("/") for name in names]
     inner = {"/".join(p[:n]) for p in parts for n in range(1, len(p))}
     return (
@@ -108,7 +108,7 @@ def _are_folders(names: list[str]) -> bool:
 
 
 def _is_file_name(text: str) -> bool:
-    plain = text.isprintable() and "\\" not in text  # or else orbax fails
+    plain = text.isprintable() and "\\" not in text  # otherwise, orbax fails
     return plain and text not in ("", ".", "..") and len(text.encode()) <= _LONGEST
 
 

@@ -1,4 +1,4 @@
-"""Where and how often a run is kept, as its user says."""
+"""The user's settings for checkpoints."""
 
 import re
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where and how often a run is kept, for `train(checkpoint=...)`.
+    """Where and how often to save checkpoints, for `train(checkpoint=...)`.
 
-    `every` is a time ("60s", "10min", "1h") of the host, or a number of evaluations ("5
-    evals"). The newest `keep` checkpoints are kept; each also holds the model of the
-    best evaluation so far. If one cannot be written (the disk is full), the run goes on
+    `every` is a wall-clock time ("60s", "10min", "1h"), or a number of evaluations ("5
+    evals"). The newest `keep` checkpoints stay; each also holds the model of the best
+    evaluation so far. If one cannot be written (the disk is full), the run continues
     with a warning, or ends: on_failure="stop". The run waits while its state is copied
-    on the host, in memory that stays until its end.
+    to the host's memory, which stays allocated until the run ends.
 
     >>> Checkpoint("runs/a", every="10min").interval
     (600.0, 0)
@@ -31,7 +31,7 @@ class Checkpoint:
     def __post_init__(self):
         _ = self.interval
         if not (isinstance(self.keep, int) and self.keep >= 1):
-            raise ValueError(f"keep={self.keep!r}: give a whole number, at least 1")
+            raise ValueError(f"keep={self.keep!r}: must be a whole number, at least 1")
         if self.on_failure not in ON_FAILURE:
             known = ", ".join(ON_FAILURE)
             raise ValueError(f"on_failure={self.on_failure!r}: choose one of {known}")
@@ -52,6 +52,6 @@ class Checkpoint:
         if found and found[2] not in _UNITS and number >= 1 and number == int(number):
             return 0.0, int(number)
         raise ValueError(
-            f'every={self.every!r}: give a time, such as "60s", "10min" or "1h", or a '
-            'number of evaluations, such as "5 evals"'
+            f'every={self.every!r}: must be a time, such as "60s", "10min" or "1h", or '
+            'a number of evaluations, such as "5 evals"'
         )

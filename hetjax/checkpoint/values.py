@@ -1,15 +1,15 @@
-"""Values of a run as JSON and arrays, and back: exact, and by explicit rules.
+"""Encode values of a run as JSON and arrays, and decode them: exact, by explicit rules.
 
-JSON has no tuples, sets or infinity, so whatever is not a string, a number or a list
-becomes an object with one key, which says what it is:
+JSON has no tuples, sets or infinity. So every value that is not a string, a number or a
+list becomes an object with one key, which states its kind:
 
     {"tuple": [...]}   {"set": [...]}   {"dict": [[key, value], ...]}   {"deque": ...}
     {"float": "inf"}   {"array": 3}: the third array   {"generator": state}
     {"module:Class": [field, ...]}: a named tuple or dataclass
     {"module:Class": name}: a member of an enum
 
-Classes are looked up by their names, and only named tuples, dataclasses and enums are
-taken. Their objects are filled field by field: no constructor is called.
+Classes are looked up by name, and only named tuples, dataclasses and enums are
+accepted. Their objects are filled field by field: no constructor is called.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from hetjax.checkpointable import Leaves
-from hetjax.recipes import named
+from hetjax.recipes import resolve
 
 _KNOWN = (
     "numbers, strings, None, tuples, lists, dictionaries, sets, named tuples, "
@@ -34,22 +34,22 @@ _KNOWN = (
 
 
 class Encoder:
-    """Encodes values; `arrays` are those that were found, in the order of numbers.
+    """Encodes values; `arrays` are the arrays in them, in the order of their numbers.
 
-    An array that is found again has the same number. A generator that is found again is
-    an error: two would come back, which draw the same numbers.
+    An array that occurs twice has one number. A generator that occurs twice is an
+    error: it would be decoded as two, which draw the same numbers.
     """
 
     def __init__(self):
         """Start without arrays."""
         self.arrays: list[Any] = []
-        self._numbers: dict[int, int] = {}  # by the id of an array, which lives here
-        self._generators: dict[int, tuple[Any, str]] = {}  # each, and where it was
+        self._numbers: dict[int, int] = {}  # by the id of an array in `arrays`
+        self._generators: dict[int, tuple[Any, str]] = {}  # each, and its name
 
     def encode(self, value: Any, where: str) -> Any:
-        """Return JSON data of a value; `where` is its name, for errors.
+        """Return a value as JSON data; `where` is its name, for errors.
 
-        A ValueError names a part that cannot be encoded.
+        Errors: a ValueError that names a part that cannot be encoded.
         """
         if value is None or type(value) in (bool, int, str):
             return value
@@ -80,7 +80,7 @@ class Encoder:
             cached = getattr(type(value), name, None)
             if name not in names and not isinstance(cached, functools.cached_property):
                 raise ValueError(
-                    f"{where} has the attribute {name} besides its fields, which "
+                    f"{where} has the attribute {name}, which is not a field and so "
                     "cannot be saved in a checkpoint: make it a field"
                 )
         return [self.encode(getattr(value, n), f"{where}.{n}") for n in names]
@@ -98,8 +98,8 @@ class Encoder:
         _, before = self._generators.setdefault(id(value), (value, where))
         if before != where:
             raise ValueError(
-                f"{where} and {before} are one generator, which cannot be saved in a "
-                "checkpoint: give each a generator of its own"
+                f"{where} and {before} share one generator, which cannot be saved in "
+                "a checkpoint: use a generator for each"
             )
         return {"generator": self._pairs(dict(value.bit_generator.state), where)}
 
@@ -117,7 +117,7 @@ class Encoder:
             if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
                 impl = str(jax.random.key_impl(value))
                 return {"key": [impl, self._array(jax.random.key_data(value), where)]}
-        # what is not NumPy's own has the kind V, such as bfloat16
+        # dtypes that are not NumPy's own, such as bfloat16, have the kind V
         if value.dtype.kind not in "biufcV" or value.dtype.fields:
             raise ValueError(
                 f"{where} is an array of {value.dtype}, which cannot be saved in a "
@@ -149,10 +149,10 @@ _CONTAINERS: dict[type, Callable[[Encoder, Any, str], Any]] = {
 
 
 def decode(data: Any, arrays: Sequence[np.ndarray]) -> Any:
-    """Return the value that `Encoder.encode` was given.
+    """Return the value that `Encoder.encode` has encoded.
 
-    Errors: a ValueError for JSON data that `encode` does not write, or for a class that
-    no longer exists or has other fields.
+    Errors: a ValueError for JSON data that `encode` does not write, and for a class
+    that no longer exists or has other fields.
     """
     if isinstance(data, list):
         return [decode(v, arrays) for v in data]
@@ -168,7 +168,7 @@ def decode(data: Any, arrays: Sequence[np.ndarray]) -> Any:
         return found(inner)
     if issubclass(found, enum.Enum):
         return found[inner]
-    return _made(found, [decode(v, arrays) for v in inner])
+    return _make(found, [decode(v, arrays) for v in inner])
 
 
 def _pairs(inner: Any, arrays: Sequence[np.ndarray]) -> dict:
@@ -183,7 +183,7 @@ def _generator(inner: Any, arrays: Sequence[np.ndarray]) -> np.random.Generator:
 
 
 def _is_jax(value: Any) -> bool:
-    """Whether this is an array of JAX, which need not be imported."""
+    """Whether this is a JAX array; does not import JAX."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(value, jax.Array)
 
@@ -195,7 +195,7 @@ def _jax_array(array: np.ndarray) -> Any:
 
 
 def _weak(array: np.ndarray) -> Any:
-    """An array that gives way to others' dtypes, as Python's numbers do."""
+    """A weakly typed JAX array, whose dtype yields to others, as a Python number's."""
     import jax.numpy as jnp
 
     return jnp.full(array.shape, array.dtype.type(0).item()).at[...].set(array)
@@ -227,13 +227,13 @@ _DECODERS: dict[str, Callable[[Any, Sequence[np.ndarray]], Any]] = {
 
 
 def _name_of(kind: type, where: str) -> str:
-    """A class as "module:Class"; a ValueError unless it can be found by that name."""
+    """A class as "module:Class". Errors: ValueError if it cannot be found by name."""
     name = f"{kind.__module__}:{kind.__qualname__}"
     if "<locals>" in name or _class_of(name) is not kind:
         raise ValueError(
             f"{where} is of the class {kind.__qualname__}, which cannot be saved in a "
-            "checkpoint, since it cannot be found again by its name: define it at the "
-            "top of a module"
+            "checkpoint, since it cannot be found by its name: define it at the top "
+            "level of a module"
         )
     return name
 
@@ -244,12 +244,12 @@ _found: dict[str, type] = {}
 def _class_of(name: str) -> type:
     if name in _found:
         return _found[name]
-    found = named(name)
+    found = resolve(name)
     named_tuple = isinstance(found, type) and issubclass(found, tuple)
     is_enum = isinstance(found, type) and issubclass(found, enum.Enum)
     if not (named_tuple or is_enum or dataclasses.is_dataclass(found)):
-        raise ValueError(f"{name!r} is no named tuple, dataclass or enum")
-    if not name.startswith("__main__:"):  # in a notebook, a class may be defined again
+        raise ValueError(f"{name!r} is not a named tuple, dataclass or enum")
+    if not name.startswith("__main__:"):  # a notebook may define a class again
         _found[name] = found
     return found
 
@@ -259,8 +259,8 @@ def _fields_of(kind: Any) -> Sequence[str]:
     return getattr(kind, "_fields", None) or [f.name for f in dataclasses.fields(kind)]
 
 
-def _made(kind: Any, values: list[Any]) -> Any:
-    """An object of a class from the values of its fields."""
+def _make(kind: Any, values: list[Any]) -> Any:
+    """Make an object of a class from the values of its fields."""
     names = _fields_of(kind)
     if len(names) != len(values):
         raise ValueError(

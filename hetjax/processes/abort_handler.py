@@ -1,10 +1,11 @@
-"""What a process still says when JAX's distributed runtime aborts it.
+"""A handler of SIGABRT: one line of explanation when JAX's runtime aborts a process.
 
-The runtime calls abort() when the coordinator is gone, or when a process has sent no
-heartbeat for too long: no Python exception, no `finally`. A Python function cannot be
-given to it instead (jaxlib's `missed_heartbeat_callback` fails with std::bad_cast). But
-abort() first calls the handler of SIGABRT, on the thread that gave up, while all others
-run on; a C function there may call Python, which `signal.signal` cannot do.
+The distributed runtime calls abort() when the coordinator is gone, or when a process
+has sent no heartbeat for too long: no Python exception, no `finally`. It accepts no
+Python function instead (jaxlib's `missed_heartbeat_callback` fails with std::bad_cast).
+But abort() first calls the handler of SIGABRT, on the thread that gave up, while all
+other threads run on. A C function there may call Python, which `signal.signal` cannot
+do.
 """
 
 import ctypes
@@ -18,10 +19,10 @@ from pathlib import Path
 
 
 @contextmanager
-def last_words(find: Callable[[], str], status: int = 1) -> Iterator[None]:
-    """Within the context, an abort says in one line what `find` returns, and exits.
+def message_on_abort(find: Callable[[], str], status: int = 1) -> Iterator[None]:
+    """Within the context, an abort prints the line that `find` returns, and exits.
 
-    If `find` returns "" or fails, the abort goes on.
+    If `find` returns "" or fails, the process aborts as usual.
     """
     if os.name != "posix":
         yield
@@ -29,16 +30,16 @@ def last_words(find: Callable[[], str], status: int = 1) -> Iterator[None]:
     libc = ctypes.CDLL(None)
     libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
     libc.signal.restype = ctypes.c_void_p
-    speaking = threading.Lock()
+    busy = threading.Lock()
 
     def on_abort(number: int) -> None:
-        speaking.acquire()  # a second thread that gives up waits for the first
+        busy.acquire()  # a second thread that gives up waits for the first
         try:
             text = find()
         except BaseException:
             text = ""
         if text:
-            os.write(2, f"{program()}: {text}\n".encode())
+            os.write(2, f"{program_name()}: {text}\n".encode())
             os._exit(status)
         libc.signal(number, previous)
         signal.raise_signal(number)  # delivered when this function returns
@@ -52,6 +53,6 @@ def last_words(find: Callable[[], str], status: int = 1) -> Iterator[None]:
         libc.signal(signal.SIGABRT, previous)
 
 
-def program() -> str:
-    """The name of the program that runs."""
+def program_name() -> str:
+    """Return the name of the running program."""
     return Path(sys.argv[0]).name

@@ -1,36 +1,28 @@
-"""The processes of a run: what they tell each other on the host, and how they end.
+"""Agreement: what the processes of a run exchange on the host.
 
 A run on a mesh may have several processes, each with its own devices. All run the same
-script; `initialize` joins them, once, before JAX is used. They exchange small values
-through the key-value store of JAX's distributed runtime, which process 0 holds. Every
-wait has a time-out, and a wait for a process that died ends at once. Values stay in
-the store until the run ends.
+script; `hetjax.processes.lifecycle.initialize` joins them, once, before JAX is used.
+They exchange small values through the key-value store of JAX's distributed runtime,
+which process 0 holds. Every wait has a timeout, and a wait for a process that has died
+ends at once. Values stay in the store until the run ends.
 """
 
-import atexit
 import functools
 import json
 import os
-import re
 import secrets
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import jax
-from jax._src import distributed  # JAX has no public access to its key-value store
 
-from hetjax.processes.abort_handler import last_words, program
-from hetjax.processes.bootstrap import join, place_in
+from hetjax.processes.bootstrap import ProcessPlace, own_place
 from hetjax.processes.liveness import Peers
 
-_SLICE = 0.5  # [s] of a wait, after each of which the awaited process is looked at
-_PATIENCE = 5.0  # [s] until all processes are taken to be alive after an error
-_GRACE = 3.0  # [s] that a process has for its own error before it is ended
-_EXIT = 300  # [s] that a process which is done waits for one that does not answer
+PATIENCE = 5.0  # [s] without a dead or silent process, after which all count as alive
+_SLICE = 0.5  # [s] of a wait, after which the awaited process is checked
 _SHOWN = 60  # characters of a value in a message
 
 
@@ -42,42 +34,31 @@ class NoAnswer(TimeoutError):
     """A process of the run did not come in time."""
 
 
-def initialize(timeout: float = 120, heartbeat: float = 30) -> "Processes":
-    """Join the other processes of this run, if the environment tells of any.
-
-    Call this before anything else uses JAX; see `joining` for the variables. All have
-    to come within `timeout` seconds. A process that gives no sign of life for
-    `heartbeat` seconds [s] counts as dead, and all others end with a line that names
-    it. An uncaught exception ends this process at once, and the others are told of it.
-    """
-    if distributed.global_state.client is None:
-        place = place_in(os.environ)
-        if place is None:
-            return here()
-        join(place, timeout, heartbeat)
-    processes = here()
-    if processes.peers is not None:
-        _prepare_end(processes.peers)
-    return processes
-
-
 def is_first() -> bool:
-    """Is this process 0, which prints and writes the results? True if it is alone."""
-    return distributed.global_state.process_id == 0
+    """Whether this is process 0, which prints and writes the results."""
+    return own_place().index == 0
 
 
-def here() -> "Processes":
-    """The processes, as seen from this one.
+def current_processes() -> "Processes":
+    """The processes of the run that this one has joined.
 
-    All processes have to call this for the first time together; `initialize` does.
+    The first call must be made by all processes together; `initialize` makes it.
     """
-    return _of(distributed.global_state.client)
+    return _processes_of(_client())
+
+
+def _client() -> Any:
+    """The client of JAX's key-value store; None for a process alone."""
+    if not jax.distributed.is_initialized():
+        return None
+    import orbax.checkpoint as ocp  # here, since the import takes seconds
+
+    return ocp.multihost.get_jax_distributed_client()
 
 
 @functools.cache
-def _of(client: Any) -> "Processes":
-    state = distributed.global_state
-    return Processes(client, state.process_id, state.num_processes)
+def _processes_of(client: Any) -> "Processes":
+    return Processes(client, own_place())
 
 
 class Processes:
@@ -86,48 +67,47 @@ class Processes:
     All have to call the same methods with the same names in the same order.
     """
 
-    def __init__(self, client: Any, index: int, count: int):
+    def __init__(self, client: Any, place: ProcessPlace):
         """`client` is that of JAX's distributed runtime; None for a process alone."""
-        self.index, self.count = index, count
+        self.index, self.count = place.index, place.count
         self.peers: Peers | None = None  # None for a process alone
-        self.left: BaseException | None = None  # what made it leave a run of all
+        self.exit_error: BaseException | None = None  # why this process leaves the run
         self._client, self._uses = client, Counter()
-        if count > 1:
-            token = self.first("token", secrets.token_hex(8))
-            address = distributed.global_state.coordinator_address or "localhost:0"
-            peers = Peers(index, address, token)
+        if self.count > 1:
+            token = self.broadcast("token", secrets.token_hex(8))
+            peers = Peers(self.index, place.coordinator, token)
             everyone = self.gather("peer", peers.me)
-            peers.meet(everyone)
+            peers.connect(everyone)
             self.peers = peers
 
     def gather(
         self, name: str, value: Any, timeout: float = 60, *, patient: bool = False
     ) -> list[Any]:
-        """The values of all processes, in their order, as JSON returns them.
+        """Return the values of all processes, in their order, as JSON returns them.
 
-        A process that does not come within `timeout` [s] is named by a NoAnswer, and
-        one that is dead by a ProcessDied. Who is `patient` waits as long as it lives.
+        A NoAnswer names a process that does not come within `timeout` [s], a
+        ProcessDied one that is dead. `patient`: wait for a process while it is alive.
         """
         if self._client is None:
             return [json.loads(json.dumps(value))]
-        wait = self._begin(name, timeout)._replace(patient=patient)
+        wait = self._next_wait(name, timeout)._replace(patient=patient)
         self._set(wait, value)
         return [self._get(wait, process) for process in range(self.count)]
 
-    def first(self, name: str, value: Any, timeout: float = 60) -> Any:
-        """The value of process 0, as JSON returns it; those of others do not matter."""
+    def broadcast(self, name: str, value: Any, timeout: float = 60) -> Any:
+        """Return the value of process 0, as JSON returns it, in all processes."""
         if self._client is None:
             return json.loads(json.dumps(value))
-        wait = self._begin(name, timeout)
+        wait = self._next_wait(name, timeout)
         if self.index == 0:
             self._set(wait, value)
         return self._get(wait, process=0)
 
     def agree(self, facts: Mapping[str, str], timeout: float = 60) -> None:
-        """Check that all processes give the same facts; else each raises a ValueError.
+        """Check that all processes have the same facts; otherwise, all raise an error.
 
-        Its one line names the first fact that differs, who has which value, and what
-        to do. The other errors are those of `gather`.
+        Errors: a ValueError of one line, which says which fact differs, which process
+        has which value, and what to do; those of `gather`.
         """
         found = self.gather("agree", dict(facts), timeout)
         for fact in dict.fromkeys(name for each in found for name in each):
@@ -137,8 +117,8 @@ class Processes:
 
     # -- the store ---------------------------------------------------------------------
 
-    def _begin(self, name: str, timeout: float) -> "_Wait":
-        """The next use of a name. It has a number: keys are set only once."""
+    def _next_wait(self, name: str, timeout: float) -> "_Wait":
+        """The next exchange of this name. It has a number: keys are set only once."""
         self._uses[name] += 1
         key = f"hetjax/{name}/{self._uses[name]}"
         return _Wait(name, key, timeout, time.monotonic() + timeout)
@@ -148,7 +128,7 @@ class Processes:
         self._call(self._client.key_value_set, key, json.dumps(value))
 
     def _get(self, wait: "_Wait", process: int) -> Any:
-        """The value of a process, as soon as it has set it."""
+        """Wait for the value of a process."""
         get, key = self._client.blocking_key_value_get, f"{wait.key}/{process}"
         while True:
             left = wait.deadline - time.monotonic()
@@ -157,54 +137,54 @@ class Processes:
                 milliseconds = max(1, int(1000 * slice_))
                 return json.loads(self._call(get, key, milliseconds))
             except TimeoutError:
-                state = self._look_at(process)
+                state = self._check_alive(process)
             if left <= _SLICE and not (wait.patient and state == "alive"):
-                raise NoAnswer(self._late(wait, process, state))
+                raise NoAnswer(self._timeout_message(wait, process, state))
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call the store; a TimeoutError means that there is no value yet."""
+        """Call the store. Errors: a TimeoutError if there is no value yet."""
         try:
             return function(*arguments)
         except jax.errors.JaxRuntimeError as error:
             reason = str(error).splitlines()[0]
             if reason.startswith("DEADLINE_EXCEEDED"):
                 raise TimeoutError(reason) from None
-            if self.peers and (verdict := self.peers.verdict(_PATIENCE)):
-                raise ProcessDied(verdict) from None
+            if self.peers and (died := self.peers.diagnose(PATIENCE)):
+                raise ProcessDied(died) from None
             raise ConnectionError(f"process 0 cannot be reached: {reason}") from None
 
-    def _look_at(self, process: int) -> str:
-        """The state of a process; ProcessDied if it, or another one, has ended."""
+    def _check_alive(self, process: int) -> str:
+        """Return the state of a process. Errors: ProcessDied if any has ended."""
         peers = self.peers
         if peers is None or process == self.index:
             return "unknown"
-        state = peers.ask(process)
-        if peers.known or state == "dead":
-            raise ProcessDied(peers.verdict(_PATIENCE))
+        state = peers.check(process)
+        if peers.end_reason or state == "dead":
+            raise ProcessDied(peers.diagnose(PATIENCE))
         return state
 
-    def _late(self, wait: "_Wait", process: int, state: str) -> str:
+    def _timeout_message(self, wait: "_Wait", process: int, state: str) -> str:
         who = self.peers.name(process) if self.peers else f"process {process}"
         why = {
             "alive": "it is alive, but elsewhere: do all run the same script?",
             "silent": "it hangs, or cannot be reached",
-            "unknown": "nothing is known of it yet",
+            "unknown": "its state is not known yet",
         }[state]
         return f'{who} did not come to "{wait.name}" within {wait.timeout:g} s: {why}'
 
 
 class _Wait(NamedTuple):
-    """One exchange of values: its name, its key, and until when it may take."""
+    """One exchange of values, and how long it may take."""
 
     name: str
     key: str
     timeout: float  # [s]
     deadline: float  # [s] of time.monotonic
-    patient: bool = False  # is a process that lives waited for after that, too?
+    patient: bool = False  # whether to wait longer for a process that is alive
 
 
 def _disagreement(fact: str, values: Sequence[str]) -> str:
-    """One line: which processes have process 0's value, and which have another."""
+    """One line that says which processes have process 0's value, and which another."""
     groups: dict[str, list[int]] = {}
     for process, value in enumerate(values):
         groups.setdefault(value, []).append(process)
@@ -213,7 +193,7 @@ def _disagreement(fact: str, values: Sequence[str]) -> str:
     named = [
         f"{'process' if len(groups[value]) == 1 else 'processes'} "
         f"{', '.join(map(str, groups[value]))} "
-        f"{'has' if len(groups[value]) == 1 else 'have'} {_shortened(value, same)}"
+        f"{'has' if len(groups[value]) == 1 else 'have'} {_excerpt(value, same)}"
         for value in (other, first)
     ]
     others = f", and {len(more)} more values" if more else ""
@@ -223,88 +203,9 @@ def _disagreement(fact: str, values: Sequence[str]) -> str:
     )
 
 
-def _shortened(value: str, same: int) -> str:
-    """A value of one line, from just before where it differs from others."""
+def _excerpt(value: str, same: int) -> str:
+    """A value in one line, from shortly before where it differs from others."""
     value = value.replace("\n", " ")
     start = max(0, min(same - _SHOWN // 4, len(value) - _SHOWN))
     end = start + _SHOWN
     return "..." * (start > 0) + value[start:end] + "..." * (end < len(value))
-
-
-# -- the end of a run ------------------------------------------------------------------
-
-
-def blame(error: Exception) -> Exception:
-    """Why a program failed: a ProcessDied that names another process, or the error.
-
-    The error is returned if it is not the runtime's, or if all processes answer for
-    some seconds: then it has another reason. A collective that fails raises a
-    JaxRuntimeError where its result is read, but a ValueError where a program that
-    uses the result is called; both begin with a status, as "UNKNOWN: ".
-    """
-    peers = here().peers
-    if peers is None or not re.match("[A-Z]+(_[A-Z]+)*: ", str(error)):
-        return error
-    verdict = peers.verdict(_PATIENCE)
-    return ProcessDied(verdict) if verdict else error
-
-
-def leave(error: BaseException) -> None:
-    """Note that an exception, as that of `sys.exit`, makes this process leave a run.
-
-    The others would wait for it: when it exits, they are told, and end.
-    """
-    here().left = error
-
-
-def end(status: int, reason: str) -> NoReturn:
-    """Exit with a status that is not 0, and a line on standard error that says why.
-
-    The other processes learn the reason. This does not wait for them, as an ordinary
-    exit does: they may wait for this one.
-    """
-    if (peers := here().peers) is not None:
-        _stop(peers, status, reason, f"{program()}: {reason}\n")
-    print(f"{program()}: {reason}", file=sys.stderr)
-    sys.exit(status)
-
-
-def _stop(peers: Peers, status: int, reason: str, line: str) -> NoReturn:
-    peers.tell(f"{peers.me} has ended: {reason}")
-    if peers.me.index == 0:  # the others still need the store
-        peers.wait_for_ends(_GRACE)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.write(2, line.encode())  # last: JAX's runtime may have written, too
-    os._exit(status)
-
-
-@functools.cache
-def _prepare_end(peers: Peers) -> None:
-    """Let this process say why the run ends, if it does; once."""
-    stack = ExitStack()
-    stack.enter_context(last_words(functools.partial(_last_words, peers)))
-    stack.callback(_leave, peers)
-    atexit.register(stack.close)
-
-
-def _leave(peers: Peers) -> None:
-    """At exit: wait for the others, unless an exception ended this process."""
-    error = getattr(sys, "last_value", None) or here().left
-    if error is not None:
-        code = error.code if isinstance(error, SystemExit) else 1
-        status = code if isinstance(code, int) and code else 1
-        _stop(peers, status, f"{type(error).__name__}: {error}", line="")
-    try:
-        here().gather("end", None, _EXIT, patient=True)
-    except (ProcessDied, OSError) as error:
-        _stop(peers, 1, str(error), f"{program()}: {error}\n")
-    jax.distributed.shutdown()
-
-
-def _last_words(peers: Peers) -> str:
-    """Why JAX's runtime gave up; the main thread may say it first, and end."""
-    verdict = peers.verdict(_PATIENCE)
-    if verdict:
-        time.sleep(_GRACE)
-    return verdict

@@ -1,11 +1,11 @@
-"""Who of a run's processes is alive: each answers on a port, and any other can ask.
+"""Liveness checks: every process of a run answers its peers on a port of its own.
 
-A collective that fails, or a runtime that gives up, does not say which process is the
-reason. So every process has a thread that answers on a port of its own. Where a
-process refuses the connection, it is dead; where it accepts but does not answer, it
-hangs. What one process finds out it tells the others before it ends, so that all name
-the same reason and none blames those who have ended because of it. No traffic passes
-until something is wrong, and none of this needs process 0.
+When a collective fails, or JAX's runtime gives up, neither says which process is the
+reason. So every process has a thread that answers on a port. A process that refuses the
+connection is dead; one that accepts it but does not answer hangs. Before a process
+ends, it announces the reason to the others, so that all print the same one, and none
+blames a process that ended because of it. There is no traffic until something is wrong,
+and none of this needs process 0.
 """
 
 import json
@@ -16,10 +16,13 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_ANSWER = 2.0  # [s] for one answer; then the process is silent
-_QUESTION = 0.5  # [s] for one question, which is sent at once
+_ANSWER = 2.0  # [s] to wait for an answer; then the process is silent
+_QUESTION = 0.5  # [s] to wait for a question, which is sent at once
 _SHOWN = 4000  # characters of a reason
 _LONGEST = 1 << 16  # bytes of a question
+# addresses that are reserved for documentation (RFC 5737, RFC 3849): the route to them
+# is the default one
+_ANYWHERE = ("192.0.2.1", "2001:db8::1")
 
 
 class Peer(NamedTuple):
@@ -28,7 +31,7 @@ class Peer(NamedTuple):
     index: int
     host: str
     pid: int
-    address: str  # where it answers
+    address: str  # at which it answers
     port: int
 
     def __str__(self) -> str:
@@ -36,111 +39,112 @@ class Peer(NamedTuple):
 
 
 class Peers:
-    """The processes of a run, as this one sees them."""
+    """The processes of a run, as seen from this one."""
 
     def __init__(self, index: int, coordinator: str, token: str):
-        """Begin to answer. `coordinator` is "host:port"; `token` is the run's own."""
+        """Start to answer. `coordinator` is its host, or ""; `token` marks the run."""
         self._token = token
         self._server = _listen()
         port = self._server.getsockname()[1]
         address = _own_address(index, coordinator)
         self.me = Peer(index, socket.gethostname(), os.getpid(), address, port)
-        self.known = ""  # what ended the run, as soon as this process knows
+        self.end_reason = ""  # why the run ends; "" while it goes well
         self._all: dict[int, Peer] = {index: self.me}
         self._watched: list[Peer] = []
         threading.Thread(target=self._serve, daemon=True, name="peers").start()
 
-    def meet(self, everyone: Sequence[Sequence]) -> None:
-        """Learn who the others are; watch those that can be reached from here."""
+    def connect(self, everyone: Sequence[Sequence]) -> None:
+        """Learn the addresses of all peers; watch those that can be reached."""
         self._all = {peer[0]: Peer(*peer) for peer in everyone}
         others = [p for p in self._all.values() if p.index != self.me.index]
-        self._watched = [p for p in others if self._is_reached(p.index)]
+        self._watched = [p for p in others if self._is_reachable(p.index)]
 
-    def _is_reached(self, index: int) -> bool:
-        """Does a process answer at the address that it told? A busy one may be slow."""
-        return any(self.ask(index) == "alive" for _ in range(3))
+    def _is_reachable(self, index: int) -> bool:
+        """Whether a process answers at its address, in three tries: it may be busy."""
+        return any(self.check(index) == "alive" for _ in range(3))
 
     def name(self, index: int) -> str:
-        """A process by its index, its host and its pid."""
+        """Return a process's index, host and pid as text."""
         return str(self._all.get(index, f"process {index}"))
 
-    def ask(self, index: int) -> str:
-        """Is a process "alive", "dead" or "silent"? Also learn and tell what is known.
+    def check(self, index: int) -> str:
+        """Return whether a process is "alive", "dead" or "silent".
 
-        "silent" are a process that hangs and one whose host cannot be reached.
+        A process is silent if it hangs, or if its host cannot be reached. The two
+        processes also exchange the reason why the run ends, if one of them knows it.
         """
         peer = self._all[index]
         try:
             with socket.create_connection((peer.address, peer.port), _ANSWER) as link:
-                link.sendall(_line([self._token, self.known]))
+                link.sendall(_line([self._token, self.end_reason]))
                 with link.makefile("rb") as file:
                     token, who, known = json.loads(file.readline())
-        except (ConnectionError, ValueError):  # none there, or another program
+        except (ConnectionError, ValueError):  # no process, or another program
             return "dead"
         except OSError:  # a time-out, or no route
             return "silent"
         if (token, who) != (self._token, index):
             return "dead"
-        self.known = self.known or known
+        self.end_reason = self.end_reason or known
         return "alive"
 
-    def verdict(self, patience: float) -> str:
-        """What ended the run; "" if all processes answer for `patience` seconds.
+    def diagnose(self, patience: float) -> str:
+        """Return why the run ends; "" if all peers answer for `patience` seconds [s].
 
-        Everybody else is told.
+        A reason is announced to all peers.
         """
         deadline = time.monotonic() + patience
-        while not self.known:
-            found = {p: self.ask(p.index) for p in self._watched}
+        while not self.end_reason:
+            found = {p: self.check(p.index) for p in self._watched}
             over = time.monotonic() > deadline
-            if self.known:  # another process has told it meanwhile
+            if self.end_reason:  # a peer has announced it meanwhile
                 break
             if dead := [p for p, state in found.items() if state == "dead"]:
-                self.tell(f"{_names(dead)} died: its own output may say why")
+                self.announce(f"{_names(dead)} died: its own output may say why")
             elif over and (silent := [p for p in found if found[p] == "silent"]):
-                self.tell(f"{_names(silent)} hangs, or cannot be reached any more")
+                self.announce(f"{_names(silent)} hangs, or can no longer be reached")
             elif over:
                 return ""
             else:
                 time.sleep(0.1)
-        return self.known
+        return self.end_reason
 
-    def tell(self, reason: str) -> None:
-        """Tell all other processes why the run ends; what they know already stays."""
-        self.known = self.known or reason[:_SHOWN]
+    def announce(self, reason: str) -> None:
+        """Announce to all peers why the run ends; the first reason counts."""
+        self.end_reason = self.end_reason or reason[:_SHOWN]
         for peer in self._watched:
-            self.ask(peer.index)
+            self.check(peer.index)
 
-    def wait_for_ends(self, seconds: float) -> None:
-        """Wait until all other processes have ended, at most so many seconds."""
+    def wait_for_exits(self, seconds: float) -> None:
+        """Wait until all peers have ended, for at most `seconds` [s]."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if all(self.ask(p.index) == "dead" for p in self._watched):
+            if all(self.check(p.index) == "dead" for p in self._watched):
                 return
             time.sleep(0.1)
 
     def _serve(self) -> None:
-        """Answer one after the other: at its exit, Python starts no more threads."""
+        """Answer questions in turn: at its exit, Python starts no more threads."""
         while True:
             try:
                 link, _ = self._server.accept()
                 with link:
                     self._answer(link)
             except (OSError, ValueError, TypeError):
-                time.sleep(0.01)  # the other has gone, or is no process of this run
+                time.sleep(0.01)  # the peer is gone, or is no process of this run
 
     def _answer(self, link: socket.socket) -> None:
-        """Answer one question with this process's index and what it knows."""
+        """Answer one question with this process's index and the reason, if known."""
         link.settimeout(_QUESTION)
         with link.makefile("rb") as file:
             token, known = json.loads(file.readline(_LONGEST))
         if token == self._token:
-            self.known = self.known or known
-            link.sendall(_line([token, self.me.index, self.known]))
+            self.end_reason = self.end_reason or known
+            link.sendall(_line([token, self.me.index, self.end_reason]))
 
 
 def _listen() -> socket.socket:
-    """A socket that listens on a free port of all interfaces."""
+    """Return a socket that listens on a free port of all interfaces."""
     if socket.has_dualstack_ipv6():
         family = socket.AF_INET6
         return socket.create_server(("", 0), family=family, dualstack_ipv6=True)
@@ -148,24 +152,25 @@ def _listen() -> socket.socket:
 
 
 def _own_address(index: int, coordinator: str) -> str:
-    """The address at which the others reach this process.
+    """The address at which the peers reach this process.
 
-    It is that of the interface towards the coordinator. Process 0 is the coordinator,
-    and a process on its host is reached as it is.
+    It is that of the interface towards the coordinator, which is process 0's host; if
+    that host is not known, the address of the default route's interface. A process on
+    the coordinator's host is reached under its name.
     """
-    host, _, port = coordinator.rpartition(":")
-    host = host.strip("[]")
-    if index == 0:
-        return host
-    try:
-        kind = socket.SOCK_DGRAM  # connecting sends nothing
-        family, *_, address = socket.getaddrinfo(host, int(port), type=kind)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)
-            own = probe.getsockname()[0]
-    except OSError:
-        return socket.gethostname()
-    return host if own == "::1" or own.startswith("127.") else own
+    if index == 0 and coordinator:
+        return coordinator
+    for host in (coordinator,) if coordinator else _ANYWHERE:
+        try:
+            kind = socket.SOCK_DGRAM  # connecting sends nothing; any port will do
+            family, *_, address = socket.getaddrinfo(host, 9, type=kind)[0]
+            with socket.socket(family, kind) as probe:
+                probe.connect(address)
+                own = probe.getsockname()[0]
+        except OSError:
+            continue
+        return host if own == "::1" or own.startswith("127.") else own
+    return socket.gethostname()
 
 
 def _line(value: list) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hetjax.atomic_files import naming
-from hetjax.checkpointable import before_of
+from hetjax.checkpointable import backup_path
 from hetjax.machine.types import WorkerInfo
 from hetjax.tracing.format import Line, check_header, check_lines, end_of, parse
 
@@ -122,7 +122,7 @@ class Recording:
         """Keep the first `length` bytes and return True, or start an empty file.
 
         With `header`, the file must begin with it, except for the workers, whose costs
-        are measured. A file that does not fit is moved aside (see `before_of`).
+        are measured. A file that does not fit is moved aside (see `backup_path`).
         """
         whole = self._path.stat().st_size >= length > 0
         if whole and header is not None:
@@ -131,7 +131,7 @@ class Recording:
             whole = all(found.get(name) == own.get(name) for name in names)
         if not whole and self._path.stat().st_size:
             self._file.close()
-            os.replace(self._path, before_of(self._path))
+            os.replace(self._path, backup_path(self._path))
             self._file = self._path.open("w+", encoding="utf-8")
         self._file.seek(length if whole else 0)
         self._file.truncate()

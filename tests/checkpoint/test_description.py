@@ -9,10 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar, NamedTuple
 
+import checkpointed_runs
 import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
-import kept_runs
 import numpy as np
 import optax
 import pytest
@@ -74,7 +74,7 @@ def caches(x):
 
 
 def uses_a_module(cuts):
-    return kept_runs.some(cuts, 3)
+    return checkpointed_runs.some(cuts, 3)
 
 
 def with_inner(text):
@@ -176,7 +176,7 @@ def test_counters_and_caches_are_no_settings():
 
 def test_a_changed_module_of_ones_own_is_noticed(monkeypatch):
     before = checksum(uses_a_module)
-    monkeypatch.setattr(kept_runs, "some", lambda cuts, number: cuts)
+    monkeypatch.setattr(checkpointed_runs, "some", lambda cuts, number: cuts)
     assert checksum(uses_a_module) != before
 
 

@@ -1,7 +1,7 @@
 """Folders of runs that are full, damaged, in use, or hold what others have made."""
 
 import pytest
-from kept_runs import outcome
+from checkpointed_runs import outcome
 from small_runs import at, full, numbers, send, train, wait_for_writers
 
 import hetjax as hj
@@ -59,7 +59,7 @@ def test_only_damaged_checkpoints_are_an_error_in_one_line(tmp_path):
     train(tmp_path, every="1 eval", on_eval=at(6, send("SIGTERM")))
     for name in numbers(tmp_path):
         (tmp_path / name / "manifest.json").unlink()
-    with pytest.raises(ValueError, match="no checkpoint can be used: .*missing.*never"):
+    with pytest.raises(ValueError, match="has no usable checkpoint: .*missing.*never"):
         train(tmp_path)
     assert len(numbers(tmp_path)) == 2
     assert outcome(train(tmp_path, resume="never")) == outcome(train())
@@ -79,7 +79,7 @@ def test_what_could_not_be_read_ends_the_run_at_its_beginning(tmp_path, monkeypa
         raise KeyError("lost")
 
     monkeypatch.setattr(checkpoint_manager, "decode", fail)
-    with pytest.raises(ValueError, match="run could not be read .* KeyError: 'lost'"):
+    with pytest.raises(ValueError, match="run cannot be read .* KeyError: 'lost'"):
         train(tmp_path)
 
 
@@ -88,7 +88,7 @@ def test_a_full_disk_is_a_warning_and_the_run_goes_on(tmp_path, monkeypatch):
         wait_for_writers()  # the first checkpoint is there
         monkeypatch.setattr(checkpoint_files, "_write_text", full)
 
-    with pytest.warns(UserWarning, match="written: .*No space left.*not ended by it"):
+    with pytest.warns(UserWarning, match="written: .*No space left.*the run continues"):
         first = train(tmp_path, every="1 eval", on_eval=at(4, fill))
     assert outcome(first) == outcome(train())
     assert numbers(tmp_path)
@@ -143,17 +143,19 @@ def test_classes_of_another_program_are_no_damage(tmp_path, monkeypatch):
     """What `python mine.py` defines is not found from elsewhere; nothing is lost."""
     train(tmp_path, on_eval=at(4, send("SIGTERM")))
 
-    named = values.named
+    resolve = values.resolve
 
     def gone(name):
         if "schedule" in name:  # of the policy's state
             raise NoRecipe(f"{name} cannot be found")
-        return named(name)
+        return resolve(name)
 
     with monkeypatch.context() as patch:
         patch.setattr(values, "_found", {})
-        patch.setattr(values, "named", gone)
-        with pytest.raises(ValueError, match="by a program that has what this one"):
+        patch.setattr(values, "resolve", gone)
+        with pytest.raises(
+            ValueError, match="by a program that defines a name which this"
+        ):
             train(tmp_path)
     assert outcome(train(tmp_path)) == outcome(train())
 
@@ -181,7 +183,7 @@ def test_a_second_signal_does_not_lose_the_last_checkpoint(tmp_path, monkeypatch
 
 def test_a_folder_in_use_is_refused(tmp_path):
     def inside():
-        with pytest.raises(BlockingIOError, match="is being used by another process"):
+        with pytest.raises(BlockingIOError, match="is in use by another process"):
             train(tmp_path)
 
     assert train(tmp_path, on_eval=at(3, inside)).stopped == ""

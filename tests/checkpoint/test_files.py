@@ -20,7 +20,7 @@ from experiments.benchmarks.reliability_damage import (
     set_version,
     truncate,
 )
-from hetjax.checkpoint import checkpoint_files, direct_io, host_copies, packing
+from hetjax.checkpoint import array_files, checkpoint_files, direct_io, host_copies
 from hetjax.checkpoint.checkpoint_files import Damaged
 
 ARRAYS = [
@@ -70,20 +70,20 @@ def test_arrays_by_name_are_read_by_orbax_alone(tmp_path):
 @settings(deadline=None)
 def test_small_arrays_are_put_together(kinds):
     arrays = [np.arange(n, dtype=f"{kind}4") for kind, n in kinds]
-    packed, places = packing.pack(arrays)
+    packed, places = array_files.pack(arrays)
     assert len(packed) <= 2
-    for a, b in zip(packing.unpack(packed, places), arrays, strict=True):
+    for a, b in zip(array_files.unpack(packed, places), arrays, strict=True):
         assert a.dtype == b.dtype
         assert a.tolist() == b.tolist()
 
 
 def test_large_arrays_stay_apart(monkeypatch):
-    monkeypatch.setattr(packing, "_CHUNK", 100)
+    monkeypatch.setattr(array_files, "_CHUNK", 100)
     arrays = [np.full(20, i, np.float32) for i in range(3)]
-    packed, places = packing.pack(arrays)
+    packed, places = array_files.pack(arrays)
     assert len(packed) == 3
     assert all(x.base is not None for x in packed.values())  # they are not copied
-    found = packing.unpack(packed, places)
+    found = array_files.unpack(packed, places)
     assert all(np.array_equal(a, b) for a, b in zip(found, arrays, strict=True))
 
 
@@ -93,16 +93,16 @@ def test_equal_large_arrays_are_kept_once(tmp_path, monkeypatch):
     nan, negative = np.full(50, np.nan, np.float32), -np.zeros(50, np.float32)
     zero = np.zeros(50, np.float32)
     given = [x, x.copy(), nan, nan.copy(), negative, zero, x + 1, x.astype(np.int32)]
-    made = host_copies.Copies()
+    made = host_copies.HostCopies()
     made.add([x])
     made.add(given)
     first, *found = made.arrays
     assert found[0] is found[1] is first
     assert found[2] is found[3]
     assert found[4] is not found[5]  # their bits differ
-    packed, places = packing.pack(found)
+    packed, places = array_files.pack(found)
     assert sum(p.nbytes for p in packed.values()) == 6 * 200
-    for a, b in zip(packing.unpack(packed, places), given, strict=True):
+    for a, b in zip(array_files.unpack(packed, places), given, strict=True):
         assert a.tobytes() == b.tobytes()
     given[0][0] = 7
     assert found[0][0] == 0  # it is a copy
@@ -110,12 +110,12 @@ def test_equal_large_arrays_are_kept_once(tmp_path, monkeypatch):
 
 def test_the_memory_of_the_cut_before_is_used_again(monkeypatch):
     monkeypatch.setattr(host_copies, "LARGE", 100)
-    before = host_copies.Copies()
+    before = host_copies.HostCopies()
     before.add([np.full(50, 1.0), np.full(50, 1.0), np.full(30, 3.0), np.zeros(2)])
     first, _, other, _ = before.arrays
     foreign = np.full(50, 5.0)  # as JAX returns them for arrays of accelerators
     foreign.flags.writeable = False
-    made = host_copies.Copies([foreign, *before.arrays, foreign])
+    made = host_copies.HostCopies([foreign, *before.arrays, foreign])
     given = [np.full(50, 2.0), np.full(50, 4.0), np.full(50, 2.0), np.zeros(2)]
     made.add(given)
     assert made.arrays[0] is first  # there once in the cut before, so for one array
@@ -243,7 +243,9 @@ def test_another_version_is_named(written, tmp_path):
     copy = tmp_path / "000001"
     shutil.copytree(written, copy)
     set_version(copy, 99)
-    with pytest.raises(Damaged, match="of version 99, but this hetjax reads version 1"):
+    with pytest.raises(
+        Damaged, match="has version 99, but this hetjax reads version 1"
+    ):
         checkpoint_files.read(copy)
 
 
@@ -258,7 +260,7 @@ def test_nothing_is_left_of_a_failed_write(tmp_path, monkeypatch):
 
 
 def test_half_a_checkpoint_is_replaced(tmp_path):
-    partial = checkpoint_files.partial_of(tmp_path / "000001")
+    partial = checkpoint_files.partial_path(tmp_path / "000001")
     partial.mkdir()
     (partial / "state.json").write_text("{")
     checkpoint_files.write(tmp_path / "000001", DOCUMENT, ARRAYS)

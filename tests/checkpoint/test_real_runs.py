@@ -10,7 +10,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from kept_runs import run, session
+from checkpointed_runs import run, session
 from quick import quick
 from real_runs import assert_same_run, undecided
 from small_runs import problem

@@ -11,7 +11,7 @@ from functools import cache
 import flax.nnx as nnx
 import jax
 import pytest
-from kept_runs import Memory, load, outcome, run, session, some
+from checkpointed_runs import Memory, load, outcome, run, session, some
 from quick import quick
 from small_runs import problem, strategy
 from tiny_problems import three_workers, two_places

@@ -162,7 +162,7 @@ def test_one_generator_in_two_places_is_an_error():
     encoder = Encoder()
     encoder.encode({"a": generator}, "run")
     encoder.encode({"b": np.random.default_rng(0)}, "run")
-    with pytest.raises(ValueError, match="run.b.right and run.* are one"):
+    with pytest.raises(ValueError, match="run.b.right and run.* share one"):
         encoder.encode(Pair(1, generator), "run.b")
 
 
@@ -183,7 +183,7 @@ def nested():
     ("value", "message"),
     [
         ({"a": (object(),)}, r"it\['a'\]\[0\] is a object, which cannot be saved"),
-        (nested(), "define it at the top of a module"),
+        (nested(), "define it at the top level of a module"),
         (np.array(["text"]), "an array of <U4"),
         (np.array([object()]), "an array of object"),
         (Pair(1, lambda: 0), "it.right is a function"),
@@ -191,7 +191,7 @@ def nested():
         (np.ma.masked_array([1, 2], [True, False]), "it is a MaskedArray"),
         (np.array([(1, 2.0)], [("a", int), ("b", float)]), "an array of"),
         (np.array(["2026-11-23"], "datetime64[D]"), r"an array of datetime64\[D\]"),
-        (with_more(), "it has the attribute more besides its fields"),
+        (with_more(), "it has the attribute more, which is not a field"),
     ],
 )
 def test_what_cannot_be_saved_is_named(value, message):
@@ -203,8 +203,8 @@ def test_what_cannot_be_saved_is_named(value, message):
     ("data", "message"),
     [
         ({"nothing.here:Class": []}, "cannot be found"),
-        ({"os:system": ["true"]}, "no named tuple"),
-        ({"pathlib:Path": ["x"]}, "no named tuple"),
+        ({"os:system": ["true"]}, "not a named tuple"),
+        ({"pathlib:Path": ["x"]}, "not a named tuple"),
         ({"hetjax.machine.roster:Roster": [1]}, "has the fields active"),
         ({"tuple": [], "dict": []}, "not with one key"),
     ],

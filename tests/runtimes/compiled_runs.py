@@ -9,7 +9,7 @@ import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from kept_runs import outcome, run, session
+from checkpointed_runs import outcome, run, session
 from small_runs import problem
 from tiny_problems import three_workers
 

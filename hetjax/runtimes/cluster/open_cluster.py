@@ -423,7 +423,10 @@ class ClusterExecutor:
         for call in self._pending.values():
             if not call.report.done():
                 self._group.call(call.worker, "cancel", call.number, queue=HEALTH)
-        wait([call.report for call in calls], timeout=self._clock.seconds_left + END_TIMEOUT)
+        wait(
+            [call.report for call in calls],
+            timeout=self._clock.seconds_left + END_TIMEOUT,
+        )
         stuck = {call.worker for call in calls if not call.report.done()}
         self._pending, self._abandoned = {}, []
         self._supervisor.remove(stuck)  # the next run would wait for them

@@ -16,13 +16,14 @@ import jaxlib
 import numpy as np
 
 from hetjax import tree
-from hetjax.engine.capabilities import CheckpointSupport, Coordination
+from hetjax.engine.capabilities import Coordination
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import StepSettings
 from hetjax.engine.player_parts import Assignment
-from hetjax.engine.protocols import Runtime
+from hetjax.engine.protocols import CheckpointSupport, Runtime
 from hetjax.machine import LocalRound, WorkerInfo
-from hetjax.processes.agreement import blame, here, leave
+from hetjax.processes.agreement import current_processes
+from hetjax.processes.lifecycle import blame, leave
 from hetjax.runtimes.mesh.merge_stages import Algorithm, StagePlanner
 from hetjax.runtimes.mesh.mesh_clock import MeshClock
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout, check_fits, layout_of
@@ -48,7 +49,7 @@ SECONDS = 0.1  # minimum per step mode and pass
 def open_mesh(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
     """Return the runtime of a mesh of the machine's devices."""
     check_fits(job.name, machine, strategy, recorded=job.trace is not None)
-    layout, processes = layout_of(machine), here()
+    layout, processes = layout_of(machine), current_processes()
     if not layout.is_single_process:
         processes.agree(_facts(machine, strategy, job))
     timer = StepTimer(StepSettings.of(strategy), job)
@@ -76,14 +77,14 @@ def open_mesh(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
 
 def _chosen_by_first(choose: Callable[[], str]) -> str:
     """Return the choice of process 0; if it fails, all fail."""
-    processes, found, failed = here(), {}, None
+    processes, found, failed = current_processes(), {}, None
     if processes.index == 0:
         try:
             found = {"mode": choose()}
         except Exception as error:
             failed = error
             found = {"error": f"{type(error).__name__}: {error}"}
-    found = processes.first("step mode", found, _LONG)
+    found = processes.broadcast("step mode", found, _LONG)
     if failed is not None:
         raise failed
     if "error" in found:
@@ -197,7 +198,7 @@ def _coordination(clock: MeshClock, layout: MeshLayout) -> Coordination:
     """How all processes do the same: process 0 decides."""
     if layout.is_single_process:
         return Coordination()
-    share = partial(here().first, "evaluation", timeout=_LONG)
+    share = partial(current_processes().broadcast, "evaluation", timeout=_LONG)
     return Coordination(share, clock.broadcast_interrupt, clock.broadcast_due, leave)
 
 

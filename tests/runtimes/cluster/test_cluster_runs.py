@@ -9,8 +9,8 @@ import chex
 import jax
 import numpy as np
 import pytest
+from checkpointed_runs import Memory, load, run, session
 from in_process import InProcessCluster, three_actors
-from kept_runs import Memory, load, run, session
 from quick import quick
 from real_runs import (
     DATA,

@@ -1,13 +1,13 @@
 """Compiled runs again, cut into other stretches, interrupted and continued."""
 
 import pytest
+from checkpointed_runs import Memory, load, outcome, some
 from compiled_runs import (
     IN_TURN,
     SIDE_BY_SIDE,
     compiled,
     runs_of,
 )
-from kept_runs import Memory, load, outcome, some
 from quick import quick, quick_if
 from small_runs import at, problem, send, strategy, train
 

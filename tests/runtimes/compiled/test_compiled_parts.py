@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from checkpointed_runs import session
 from compiled_runs import (
     IN_TURN,
     SIDE_BY_SIDE,
@@ -14,7 +15,6 @@ from compiled_runs import (
     runs_of,
     task_of,
 )
-from kept_runs import session
 from quick import quick_if
 from small_runs import strategy
 from tiny_problems import three_workers

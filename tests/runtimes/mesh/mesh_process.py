@@ -14,9 +14,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from hetjax.processes import agreement
+from hetjax.processes import agreement, lifecycle
 
-HERE = agreement.initialize(timeout=60, heartbeat=5)
+HERE = lifecycle.initialize(timeout=60, heartbeat=5)
 
 from mesh_runs import MeshMachine, run  # noqa: E402  they use JAX
 from real_runs import DATA, TASK, poisoned_task  # noqa: E402
@@ -197,4 +197,4 @@ if __name__ == "__main__":
     try:
         task()
     except (ValueError, agreement.ProcessDied) as error:
-        agreement.end(2, str(error))
+        lifecycle.end(2, str(error))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_processes import PLAIN, finish, start
+from started_processes import PLAIN, finish, start
 
 SCRIPT = Path(__file__).parent / "mesh_process.py"
 TESTS = Path(__file__).parents[2]

@@ -1,7 +1,7 @@
 """Resumption on a mesh: a run that continues from a snapshot gives the same result."""
 
 import pytest
-from kept_runs import Memory, load, outcome, run, session, some
+from checkpointed_runs import Memory, load, outcome, run, session, some
 from mesh_runs import MeshMachine, layout
 from quick import quick
 from real_runs import DATA, TASK, poisoned_task

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from hetjax.processes import agreement
+from hetjax.processes import agreement, bootstrap, lifecycle
 
 
 def say(*words):
@@ -19,7 +19,7 @@ def exchange(here):
     """Every method once or more, equal and unequal; process 1 ends before the rest."""
     for i in range(2):
         say("gather", here.gather("numbers", [i, here.index]))
-    say("first", here.first("name", f"of {here.index}"))
+    say("broadcast", here.broadcast("name", f"of {here.index}"))
     say("is first", agreement.is_first())
     here.agree({"data": "digits", "settings": "a" * 500})
     for facts in (
@@ -39,11 +39,11 @@ def exchange(here):
     try:
         here.gather("after that", 0)  # process 2 waits here
         if here.index == 1:  # the others may just be looking why nobody has come
-            agreement.end(2, "its file is missing")
+            lifecycle.end(2, "its file is missing")
         here.agree({}, timeout=60)
     except agreement.ProcessDied as error:
         say("died", round(time.monotonic() - start), error)
-        agreement.end(1, str(error))
+        lifecycle.end(1, str(error))
 
 
 def disagree(here):
@@ -51,7 +51,7 @@ def disagree(here):
     try:
         here.agree({"data": f"of {here.index > 1}"})
     except ValueError as error:
-        agreement.end(2, str(error))
+        lifecycle.end(2, str(error))
 
 
 def sum_for_ever(here):
@@ -73,7 +73,7 @@ def sum_for_ever(here):
         while True:
             program(x).block_until_ready()
     except (jax.errors.JaxRuntimeError, ValueError) as error:
-        agreement.end(1, str(agreement.blame(error)))
+        lifecycle.end(1, str(lifecycle.blame(error)))
 
 
 def fail(here):
@@ -82,17 +82,30 @@ def fail(here):
         raise RuntimeError("no memory left")
 
 
+def joined():
+    """The user has joined the processes; nothing in the environment says so."""
+    address, count, index = (os.environ.pop(name) for name in bootstrap.NAMES)
+    jax.distributed.initialize(address, int(count), int(index))
+    here = lifecycle.initialize()
+    assert here.peers is not None
+    say("place", here.index, here.count, agreement.is_first())
+    say("watched", *(peer.index for peer in here.peers._watched))
+
+
 def linger(here):
     """Process 0 still works after the others are done, for longer than an answer."""
-    agreement._EXIT = 0.5
+    lifecycle._EXIT = 0.5
     if here.index == 0:
         time.sleep(4)
         say("written")
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "joined":
+        joined()
+        sys.exit()
     tasks = {"exchange": exchange, "disagree": disagree, "fail": fail, "linger": linger}
     task = {**tasks, "sum": sum_for_ever}[sys.argv[1]]
     if len(sys.argv) > 2:  # be quick
-        agreement._PATIENCE = agreement._GRACE = float(sys.argv[2])
-    task(agreement.initialize(timeout=60, heartbeat=5))
+        agreement.PATIENCE = lifecycle.PATIENCE = lifecycle._GRACE = float(sys.argv[2])
+    task(lifecycle.initialize(timeout=60, heartbeat=5))

@@ -1,6 +1,5 @@
 """Processes of a run: what they tell each other, and how all name one that died."""
 
-import os
 import re
 import signal
 import socket
@@ -10,47 +9,19 @@ import time
 from pathlib import Path
 
 import pytest
+from started_processes import PLAIN, WORKER, finish, start
 
-from hetjax.processes import abort_handler, agreement, bootstrap
+from hetjax.processes import (
+    abort_handler,
+    agreement,
+    bootstrap,
+    lifecycle,
+    liveness,
+)
 from hetjax.processes.liveness import Peer, Peers
 
-ROOT = Path(__file__).parents[3]
-WORKER = Path(__file__).parent / "process_worker.py"
+ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "experiments" / "launch.py"
-PLAIN = {k: v for k, v in os.environ.items() if k not in bootstrap.NAMES}
-PLAIN |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
-
-
-def start(count, *arguments, script=WORKER, environment=None):
-    """Start a script as so many processes; without the launcher."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    return [
-        subprocess.Popen(
-            [sys.executable, str(script), *arguments],
-            env={
-                **PLAIN,
-                bootstrap.ADDRESS: f"localhost:{port}",
-                bootstrap.COUNT: str(count),
-                bootstrap.INDEX: str(i),
-                **(environment or {}),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(count)
-    ]
-
-
-def finish(children):
-    """The (status, lines of stdout, lines of stderr) of all."""
-    found = []
-    for child in children:
-        out, err = child.communicate(timeout=120)
-        found.append((child.returncode, out.splitlines(), err.splitlines()))
-    return found
 
 
 # -- one process, and parts ------------------------------------------------------------
@@ -59,15 +30,15 @@ def finish(children):
 def test_a_process_alone_needs_no_runtime(monkeypatch):
     for name in bootstrap.NAMES:
         monkeypatch.delenv(name, raising=False)
-    here = agreement.initialize()
+    here = lifecycle.initialize()
     assert (here.index, here.count, agreement.is_first()) == (0, 1, True)
     assert here.gather("a", {"x": (1, 2)}) == [{"x": [1, 2]}]
-    assert here.first("a", "b") == "b"
+    assert here.broadcast("a", "b") == "b"
     here.agree({"data": "digits"})
     error = RuntimeError("a collective failed")
-    assert agreement.blame(error) is error
+    assert lifecycle.blame(error) is error
     with pytest.raises(SystemExit) as status:
-        agreement.end(3, "why")
+        lifecycle.end(3, "why")
     assert status.value.code == 3
 
 
@@ -78,28 +49,85 @@ def test_a_process_alone_needs_no_runtime(monkeypatch):
         ("host:1 1 0", None),
         ("host:1", f"{bootstrap.ADDRESS} is set, but {bootstrap.COUNT} and"),
         (" 2 1", f"{bootstrap.COUNT} and {bootstrap.INDEX} are set, but"),
-        ("host 2 1", "write host:port"),
-        ("host:1 two 1", f"{bootstrap.COUNT}=two: give a whole number from 1"),
-        ("host:1 0 0", f"{bootstrap.COUNT}=0: give"),
-        ("host:1 2 2", f"{bootstrap.INDEX}=2: give a whole number from 0 to 1"),
+        ("host 2 1", "use the form host:port"),
+        ("host:1 two 1", f"{bootstrap.COUNT}=two: use a whole number from 1"),
+        ("host:1 0 0", f"{bootstrap.COUNT}=0: use"),
+        ("host:1 2 2", f"{bootstrap.INDEX}=2: use a whole number from 0 to 1"),
     ],
 )
 def test_the_place_in_the_environment(values, message):
     environment = dict(zip(bootstrap.NAMES, values.split(" "), strict=False))
     if not isinstance(message, str):
-        assert bootstrap.place_in(environment) == message
+        assert bootstrap.find_place(environment) == message
         return
     with pytest.raises(ValueError, match=re.escape(message)):
-        bootstrap.place_in(environment)
+        bootstrap.find_place(environment)
 
 
-def test_the_place_in_a_cluster(monkeypatch):
-    slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "node[3-4]"}
-    slurm |= {"SLURM_PROCID": "1", "SLURM_LOCALID": "0"}
-    for count, place in (("2", bootstrap.ProcessPlace("", 2, 1)), ("1", None)):
-        for name, value in {**slurm, "SLURM_NTASKS": count}.items():
-            monkeypatch.setenv(name, value)
-        assert bootstrap.place_in(os.environ) == place
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_NODELIST": "node[3-4]",
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+}
+OPEN_MPI = {
+    "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911",
+    "OMPI_COMM_WORLD_SIZE": "3",
+    "OMPI_COMM_WORLD_RANK": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+}
+TPU = {"TPU_WORKER_HOSTNAMES": "a-0.svc,a-1.svc", "TPU_WORKER_ID": "1"}
+SLICES = {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"}
+SLICES |= {"MEGASCALE_COORDINATOR_ADDRESS": "b-0.svc:99"}
+PODS = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}
+PLACES = [  # environment, (count, index, host of the coordinator) or None
+    (SLURM, (2, 1, "node3")),
+    ({**SLURM, "SLURM_STEP_NODELIST": "node[001,007-015],b"}, (2, 1, "node001")),
+    ({**SLURM, "SLURM_STEP_NODELIST": "a,b"}, (2, 1, "a")),
+    ({**SLURM, bootstrap.ADDRESS: "c:1"}, (2, 1, "c")),
+    ({**SLURM, "SLURM_NTASKS": "1"}, None),
+    ({k: SLURM[k] for k in SLURM if k != "SLURM_STEP_NODELIST"}, None),
+    (OPEN_MPI, (3, 2, "10.96.0.1")),
+    ({**SLURM, **OPEN_MPI}, (3, 2, "10.96.0.1")),
+    (
+        {**OPEN_MPI, "OMPI_MCA_orte_hnp_uri": "7.0;tcp6://[fe80::b,26::2]:433"},
+        (3, 2, "fe80::b"),
+    ),
+    ({k: OPEN_MPI[k] for k in OPEN_MPI if "uri" not in k}, None),
+    (TPU, (2, 1, "a-0.svc")),
+    ({**TPU, **SLICES}, (4, 3, "b-0.svc")),
+    ({**TPU, "TPU_WORKER_HOSTNAMES": "localhost"}, None),
+    (PODS, (0, 1, "")),
+    ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),
+    ({"JOB_COMPLETION_INDEX": "1"}, None),
+]
+
+
+@pytest.mark.parametrize(("environment", "expected"), PLACES)
+def test_the_place_in_a_cluster(monkeypatch, environment, expected):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    place = bootstrap.find_place(environment)
+    assert place == (expected and bootstrap.ProcessPlace("", *expected))
+    if place is not None:
+        assert place.coordinator == place.host
+
+
+def test_clusters_that_jax_cannot_use_are_not_joined(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert bootstrap.find_place(TPU) is None
+    with pytest.warns(match="needs the package kubernetes"):
+        assert bootstrap.find_place(PODS) is None
+
+
+def test_own_address_without_a_known_coordinator(monkeypatch):
+    host = socket.gethostname()
+    assert liveness._own_address(0, "a") == "a"
+    for index in (0, 1):
+        assert liveness._own_address(index, "") not in ("", "localhost", "127.0.0.1")
+    monkeypatch.setattr(liveness, "_ANYWHERE", ())
+    assert liveness._own_address(1, "") == host
+    assert liveness._own_address(1, "localhost") == "localhost"
 
 
 def test_a_coordinator_that_does_not_answer():
@@ -128,42 +156,42 @@ def silent_port():
 def test_peers_tell_who_is_alive_silent_or_dead(monkeypatch):
     monkeypatch.setattr("hetjax.processes.liveness._ANSWER", 0.2)
     one, two, other_run = (
-        Peers(i, "localhost:1", t) for i, t in ((0, "a"), (1, "a"), (0, "b"))
+        Peers(i, "localhost", t) for i, t in ((0, "a"), (1, "a"), (0, "b"))
     )
     everyone = [one.me, two.me]
     for peers in (one, two):
-        peers.meet(everyone)
-    other_run.meet([other_run.me, two.me])
-    assert (one.ask(1), other_run.ask(1)) == ("alive", "dead")
-    assert one.verdict(0) == ""
+        peers.connect(everyone)
+    other_run.connect([other_run.me, two.me])
+    assert (one.check(1), other_run.check(1)) == ("alive", "dead")
+    assert one.diagnose(0) == ""
     with silent_port() as hung:
         one._watched = [two.me, Peer(2, "h", 5, "localhost", hung.getsockname()[1])]
         one._all[2] = one._watched[1]
-        assert one.ask(2) == "silent"
-        expected = "process 2 (h, pid 5) hangs, or cannot be reached any more"
-        assert one.verdict(0) == expected
-    assert two.known == expected  # it was told
-    assert one.ask(2) == "dead"  # the port is closed
-    assert two.verdict(0) == expected  # what is known already stays
+        assert one.check(2) == "silent"
+        expected = "process 2 (h, pid 5) hangs, or can no longer be reached"
+        assert one.diagnose(0) == expected
+    assert two.end_reason == expected  # it was told
+    assert one.check(2) == "dead"  # the port is closed
+    assert two.diagnose(0) == expected  # what is known already stays
 
 
 def test_the_dead_are_named_before_the_silent(monkeypatch):
     monkeypatch.setattr("hetjax.processes.liveness._ANSWER", 0.2)
-    peers = Peers(0, "localhost:1", "a")
+    peers = Peers(0, "localhost", "a")
     with silent_port() as hung, silent_port() as closed:
         ports = [s.getsockname()[1] for s in (hung, closed)]
         peers._watched = [Peer(i, "h", 5, "localhost", p) for i, p in enumerate(ports)]
         peers._all = {p.index: p for p in peers._watched}
         closed.close()
-        assert peers.verdict(9).startswith("process 1 (h, pid 5) died")
+        assert peers.diagnose(9).startswith("process 1 (h, pid 5) died")
 
 
 @pytest.mark.parametrize(("words", "status"), [("gone", 4), ("", -signal.SIGABRT)])
-def test_an_abort_says_the_last_words(words, status):
+def test_an_abort_prints_a_message(words, status):
     """In a process of its own, which does not import the whole library."""
     code = (
         f"import os, runpy; m = runpy.run_path({abort_handler.__file__!r})\n"
-        f"with m['last_words'](lambda: {words!r}, status=4): os.abort()"
+        f"with m['message_on_abort'](lambda: {words!r}, status=4): os.abort()"
     )
     command = [sys.executable, "-c", code]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -191,7 +219,7 @@ def said(found, word):
 def test_values_go_around(exchanged):
     gathered = [f"[[{i}, 0], [{i}, 1], [{i}, 2]]" for i in range(2)]
     assert said(exchanged, "gather") == [gathered] * 3
-    assert said(exchanged, "first") == [["of 0"]] * 3
+    assert said(exchanged, "broadcast") == [["of 0"]] * 3
     assert said(exchanged, "is first") == [["True"], ["False"], ["False"]]
 
 
@@ -362,6 +390,15 @@ def test_launch_says_what_is_wrong(arguments, message):
     assert found.returncode == 2
     assert found.stderr.startswith(f"launch.py: {message}")
     assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.full
+def test_processes_that_the_user_has_joined():
+    """JAX knows their places; the environment knows nothing."""
+    found = finish(start(3, "joined"))
+    assert [status for status, _, _ in found] == [0, 0, 0], found[0][2]
+    assert said(found, "place") == [["0 3 True"], ["1 3 False"], ["2 3 False"]]
+    assert said(found, "watched") == [["1 2"], ["0 2"], ["0 1"]]
 
 
 @pytest.mark.full

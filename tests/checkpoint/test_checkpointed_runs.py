@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from kept_runs import outcome
+from checkpointed_runs import outcome
 from small_runs import (
     RUN,
     at,
@@ -159,7 +159,7 @@ def test_a_run_of_another_version_is_refused_but_not_its_end(tmp_path, monkeypat
         patch.setattr(checkpoint_manager, "VERSION", 1)
         train(tmp_path / "cut", on_eval=at(3, send("SIGTERM")))
         whole = train(tmp_path / "end")
-    message = "of version 1, but this hetjax goes on with runs of version 2: go on with"
+    message = "has version 1, but this hetjax continues runs of version 2: use"
     for go_on in (train, hj.resume):
         with pytest.raises(ValueError, match=message) as raised:
             go_on(tmp_path / "cut")
@@ -203,7 +203,7 @@ def test_own_strategies_are_told_apart_by_what_they_are_made_of(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"every": "often"}, "every='often': give a time, such as \"60s\""),
+        ({"every": "often"}, "every='often': must be a time, such as \"60s\""),
         ({"every": "0s"}, "every='0s'"),
         ({"every": "1.5 evals"}, "every='1.5 evals'"),
         ({"resume": "maybe"}, "resume='maybe': choose one of auto, never, must"),

@@ -10,7 +10,7 @@ import pytest
 
 from hetjax import program_cache
 from hetjax.cache import programs_folder
-from hetjax.program_cache import keep_programs
+from hetjax.program_cache import enable_program_cache
 
 SETTINGS = (
     "jax_compilation_cache_dir",
@@ -45,7 +45,7 @@ def unset(monkeypatch):
 
 
 def chosen():
-    keep_programs()
+    enable_program_cache()
     return tuple(getattr(jax.config, name) for name in SETTINGS)
 
 
@@ -100,7 +100,7 @@ def test_the_oldest_programs_are_removed_and_those_that_were_never_written(
     for age, size in enumerate([30, 40, 0, 45]):  # 115 bytes: at most 50 stay
         (folder / f"{age}").write_bytes(bytes(size))
         os.utime(folder / f"{age}", (1000 + age, 1000 + age))
-    keep_programs()
+    enable_program_cache()
     assert [path.name for path in folder.iterdir()] == ["3"]
 
 

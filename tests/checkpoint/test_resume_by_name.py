@@ -3,7 +3,7 @@
 import warnings
 
 import pytest
-from kept_runs import outcome
+from checkpointed_runs import outcome
 from small_runs import at, numbers, problem, send, strategy, train
 from tiny_problems import three_workers
 

@@ -99,6 +99,6 @@ class Twins:
 
 
 def test_arrays_with_one_path_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="two arrays .* have the path params/w: give"):
+    with pytest.raises(ValueError, match="two arrays .* have the path params/w: the"):
         saved_models.save(tmp_path / "model", Twins(ONE, TWO), (), overwrite=False)
     assert not (tmp_path / "model").exists()

@@ -1,0 +1,45 @@
+"""Scripts that tests start as the processes of one run."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from hetjax.processes import bootstrap
+
+WORKER = Path(__file__).parent / "process_worker.py"
+PLAIN = {k: v for k, v in os.environ.items() if k not in bootstrap.NAMES}
+PLAIN |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+
+
+def start(count, *arguments, script=WORKER, environment=None):
+    """Start a script as so many processes; without the launcher."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    return [
+        subprocess.Popen(
+            [sys.executable, str(script), *arguments],
+            env={
+                **PLAIN,
+                bootstrap.ADDRESS: f"localhost:{port}",
+                bootstrap.COUNT: str(count),
+                bootstrap.INDEX: str(i),
+                **(environment or {}),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(count)
+    ]
+
+
+def finish(children):
+    """The (status, lines of stdout, lines of stderr) of all."""
+    found = []
+    for child in children:
+        out, err = child.communicate(timeout=120)
+        found.append((child.returncode, out.splitlines(), err.splitlines()))
+    return found
