@@ -19,7 +19,6 @@ from flax import nnx
 from jax.experimental.sparse import BCOO
 from jax.tree_util import KeyPath
 
-from hetjax.softmax import SoftmaxGrad, WithKernel
 from hetjax.tree import PyTree
 
 
@@ -62,6 +61,28 @@ class RowSparseGrad:
     ids: jax.Array  # [C] int32
     rows: jax.Array  # [C, ...]
     num_rows: int = flax.struct.field(pytree_node=False)  # F
+
+
+class DeferredGrad:
+    """Gradient of an output layer's W and b, computed only when it is used.
+
+    It stands in the place of W's gradient; that of b is a `WithKernel`.
+    """
+
+    kernel: jax.Array  # W at which the gradient is taken
+
+    def arrays(self) -> tuple[jax.Array, jax.Array]:
+        """(dW [C, H], db [C])."""
+        raise NotImplementedError
+
+    def subtracted(self, learning_rate: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """(W - learning_rate dW, b - learning_rate db)."""
+        raise NotImplementedError
+
+
+@flax.struct.dataclass
+class WithKernel:
+    """In the place of the bias' gradient: it is computed together with the kernel's."""
 
 
 _Input: TypeAlias = jax.Array | BCOO | GatheredColumns
@@ -133,7 +154,7 @@ def is_row_sparse(x: Any) -> bool:
 
 def _is_gradient(x: Any) -> bool:
     """Is this a gradient of a weight that is not an array?"""
-    return isinstance(x, RowSparseGrad | SoftmaxGrad | WithKernel)
+    return isinstance(x, RowSparseGrad | DeferredGrad | WithKernel)
 
 
 def dense(grads: PyTree) -> PyTree:
@@ -145,18 +166,18 @@ def dense(grads: PyTree) -> PyTree:
         zeros = jnp.zeros((g.num_rows, *g.rows.shape[1:]), g.rows.dtype)
         return zeros.at[g.ids].add(g.rows, mode="drop")
 
-    return jax.tree.map(full, without_softmax(grads), is_leaf=is_row_sparse)
+    return jax.tree.map(full, materialize(grads), is_leaf=is_row_sparse)
 
 
-def without_softmax(grads: PyTree) -> PyTree:
-    """Return the gradient tree with a `SoftmaxGrad` as two dense arrays."""
+def materialize(grads: PyTree) -> PyTree:
+    """Return the gradient tree with a `DeferredGrad` as two dense arrays."""
     return _with_both(grads, grads, lambda g, *_: g.arrays())
 
 
 def subtract(params: PyTree, grads: PyTree, learning_rate: jax.Array) -> PyTree:
     """w - learning_rate g (plain SGD); row-sparse gradients are scatter-added.
 
-    A `SoftmaxGrad` is subtracted chunk by chunk, without an array of its size.
+    A `DeferredGrad` is subtracted chunk by chunk, without an array of its size.
     """
 
     def step(g: jax.Array | RowSparseGrad, w: jax.Array) -> jax.Array:
@@ -164,11 +185,11 @@ def subtract(params: PyTree, grads: PyTree, learning_rate: jax.Array) -> PyTree:
             return w.at[g.ids].add(
                 (-learning_rate * g.rows).astype(w.dtype), mode="drop"
             )
-        if isinstance(g, SoftmaxGrad | WithKernel):
+        if isinstance(g, DeferredGrad | WithKernel):
             return w  # both are moved at the end
         return (w - learning_rate * g).astype(w.dtype)
 
-    def both(g: SoftmaxGrad, w: jax.Array, b: Any) -> tuple[jax.Array, Any]:
+    def both(g: DeferredGrad, w: jax.Array, b: Any) -> tuple[jax.Array, Any]:
         if w is g.kernel:
             return g.subtracted(learning_rate)
         dw, db = g.arrays()  # the gradient was taken elsewhere
@@ -180,12 +201,12 @@ def subtract(params: PyTree, grads: PyTree, learning_rate: jax.Array) -> PyTree:
 
 
 def _with_both(grads: PyTree, values: PyTree, both: Callable) -> PyTree:
-    """`values` with both(gradient, W, b) in place of the W and b of a `SoftmaxGrad`.
+    """`values` with both(gradient, W, b) in place of the W and b of a `DeferredGrad`.
 
     b is None if the output layer has no bias.
     """
     leaves, structure = jax.tree.flatten(grads, is_leaf=_is_gradient)
-    found = [i for i, g in enumerate(leaves) if isinstance(g, SoftmaxGrad)]
+    found = [i for i, g in enumerate(leaves) if isinstance(g, DeferredGrad)]
     if not found:
         return values
     changed = structure.flatten_up_to(values)

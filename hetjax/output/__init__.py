@@ -10,7 +10,7 @@ slide      SLIDE: the true labels and those that locality-sensitive hashing find
 
 `hetjax.classification(model, data, output=...)` takes one of these names, or what the
 functions here return. Evaluations are exact with all of them. The package stands on
-`hetjax.softmax` and `hetjax.sparse`; tasks use it.
+`hetjax.sparse`; tasks use it.
 """
 
 from hetjax.output.head import Head, OutputParam

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from hetjax.output.layers import OutputLayer, shown
-from hetjax.softmax import Targets, product
+from hetjax.output.softmax import Targets, product
 from hetjax.sparse import RowSparseGrad
 
 

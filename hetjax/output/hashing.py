@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hetjax.softmax import over_chunks
+from hetjax.output.softmax import over_chunks
 
 HASHES = ("simhash", "dwta")
 _BIN = 8  # coordinates of which DWTA takes the largest: 3 bits of a code

@@ -1,14 +1,16 @@
 """What an output layer is: losses and gradients from its inputs and weights."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 
-from hetjax import softmax
-from hetjax.output.checks import check_counts
+from hetjax.data.dataset_checks import is_real, is_whole
+from hetjax.output import softmax
+from hetjax.output.softmax import Targets
 from hetjax.recipes import by_name
-from hetjax.softmax import Targets
+from hetjax.sparse import WithKernel
 
 MOST_LABELS = 2**30
 
@@ -43,7 +45,7 @@ MakeLayer = Callable[[Any], OutputLayer]
 
 @by_name
 def chunked(*, chunk: int | None = None) -> MakeLayer:
-    """Exact softmax cross-entropy in chunks of labels: see `hetjax.softmax`.
+    """Exact softmax cross-entropy in chunks of labels: see `hetjax.output.softmax`.
 
         loss = -sum_c t_c (z_c - logsumexp(z)),   t = 1/|labels| on each true label
 
@@ -75,8 +77,24 @@ def chunked(*, chunk: int | None = None) -> MakeLayer:
     ) -> tuple:
         del key
         found = softmax.loss_and_grads(h, w, b, targets, scale, size(h))
-        return *found, softmax.WithKernel(), state
+        return *found, WithKernel(), state
 
     text = shown("chunked", chunk=chunk)
     layer = OutputLayer("chunked", losses, loss_and_grads, text=text)
     return lambda counts: layer
+
+
+def check_counts(most: int, **settings: Any) -> None:
+    """A ValueError that names the first setting that is not a number from 1 to most."""
+    for name, value in settings.items():
+        if not is_whole(value) or not 1 <= value <= most:
+            raise ValueError(
+                f"{name}={value!r}: give a whole number of at least 1 and at most "
+                f"{most:,}"
+            )
+
+
+def check_decay(name: str, value: Any) -> None:
+    """A ValueError unless the value is a finite number of at least 0."""
+    if not is_real(value) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name}={value!r}: intervals grow, give a number from 0 on")

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.output.candidates import Candidates, layer
-from hetjax.output.checks import check_counts
-from hetjax.output.layers import MakeLayer, OutputLayer
+from hetjax.output.layers import MakeLayer, OutputLayer, check_counts
 from hetjax.recipes import by_name
 
 DISTRIBUTIONS = ("uniform", "log_uniform", "frequency")

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.output.candidates import Candidates, layer
-from hetjax.output.checks import check_counts, check_decay
 from hetjax.output.hashing import HASHES, Hashing, HashTables, evenly
-from hetjax.output.layers import MakeLayer, OutputLayer
+from hetjax.output.layers import MakeLayer, OutputLayer, check_counts, check_decay
 from hetjax.recipes import by_name
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
-from hetjax import output, softmax
+from hetjax import output
 from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
-from hetjax.output import Head
+from hetjax.output import Head, softmax
 from hetjax.output.head import own_state
 from hetjax.output.layers import MakeLayer, OutputLayer
 from hetjax.tasks.model import Model, param_shapes

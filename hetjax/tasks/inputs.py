@@ -1,4 +1,4 @@
-"""What is done to a batch's inputs before the model, in training and in evaluation."""
+"""A batch's inputs before the model, and the model's outputs for them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hetjax.data.batching import make_batch, make_buckets
+from hetjax.data.batching import Batch, make_batch, make_buckets
 from hetjax.data.dataset import Dataset
 from hetjax.tasks import augment as images
+from hetjax.tasks.model import Model
+from hetjax.tree import ModelState, Params
 
 _AUGMENT = 0x41554721  # folded into a step's key: flax folds in small numbers itself
 _MIX = 0x4D495821
@@ -77,6 +79,31 @@ def make_inputs(
         return Inputs(trained, evaluated, None, features)
     _check_mix(mixed, x)
     return Inputs(trained, evaluated, mixed, features)
+
+
+class Forward(NamedTuple):
+    """trained(params, model_state, batch, key) -> (outputs, model_state), and
+    evaluated(params, model_state, batch) -> outputs.
+    """
+
+    trained: Callable[..., tuple[Any, ModelState]]
+    evaluated: Callable[[Params, ModelState, Batch], Any]
+
+
+def forward(model: Model, inputs: Inputs) -> Forward:
+    """The model on a batch's inputs, which are not mixed."""
+
+    def trained(
+        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
+    ) -> tuple[Any, ModelState]:
+        x = inputs.trained(batch.x, key)
+        return model.apply(params, model_state, x, key, True)
+
+    def evaluated(params: Params, model_state: ModelState, batch: Batch) -> Any:
+        x, key = inputs.evaluated(batch.x), jax.random.key(0)  # nothing is drawn
+        return model.apply(params, model_state, x, key, False)[0]
+
+    return Forward(trained, evaluated)
 
 
 def as_floats(x: Any, integers: bool = False) -> Any:

@@ -10,8 +10,7 @@ from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
 from hetjax.recipes import by_name
 from hetjax.tasks import augment as images
-from hetjax.tasks.forward import Forward, forward
-from hetjax.tasks.inputs import make_inputs
+from hetjax.tasks.inputs import Forward, forward, make_inputs
 from hetjax.tasks.model import Model, as_model
 from hetjax.tasks.task_checks import outputs_of_two
 from hetjax.tasks.types import Task

@@ -10,7 +10,7 @@ from flax.errors import FlaxError
 from hetjax import sparse
 from hetjax.data.batching import Batch, make_batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
-from hetjax.tasks.forward import Forward
+from hetjax.tasks.inputs import Forward
 from hetjax.tasks.model import Model
 from hetjax.tasks.types import Mean, Task
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hetjax import softmax, sparse
+from hetjax import sparse
 from hetjax.data.batching import Batch
-from hetjax.output import Head
+from hetjax.output import Head, softmax
 from hetjax.summaries import counted, html_of, maker, two_lines
 from hetjax.tree import ModelState, Params
 

@@ -9,8 +9,8 @@ import pytest
 from quick import quick
 from softmax_oracle import SHARES, Problem, close
 
-from hetjax import softmax, sparse
-from hetjax.output import candidates, slide
+from hetjax import sparse
+from hetjax.output import candidates, slide, softmax
 from hetjax.output.hashing import HASHES, Hashing, HashTables
 from hetjax.output.slide import BUCKET_SIZE, PRESETS, RANGE_BITS, _distinct
 

@@ -6,8 +6,8 @@ exp(z - maximum), and that sum weighted with the rows of W; at the end these are
 logsumexp of all scores, and the mean row sum_c p_c W_c, which is all that the gradient
 with respect to h needs. The gradients of W and b are left to a second pass that
 recomputes the scores: a `SoftmaxGrad` can subtract itself from W and b chunk by chunk,
-so that plain SGD needs no gradient array either. Stands below `hetjax.sparse`, whose
-functions on gradients accept a `SoftmaxGrad`, and `hetjax.output`, which uses it.
+so that plain SGD needs no gradient array either. It is a
+`sparse.DeferredGrad`, which the functions of `hetjax.sparse` on gradients accept.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.experimental.sparse import BCOO
+
+from hetjax.sparse import DeferredGrad
 
 CHUNK_SCORES = 2**22  # scores of a chunk, at most: 16 MB
 _SMALLEST, _LARGEST = 512, 8192  # labels of a chunk
@@ -60,7 +62,7 @@ def default_chunk(batch_size: int) -> int:
 
 
 @flax.struct.dataclass
-class SoftmaxGrad:
+class SoftmaxGrad(DeferredGrad):
     """Gradient of sum_b scale_b loss_b with respect to W [C, H] and b [C], in parts.
 
         dW = sum_b (scale_b T_b p_bc - scale_b t_bc) h_b,   T_b = sum_c t_bc
@@ -114,11 +116,6 @@ class SoftmaxGrad:
             x.at[columns].add(move.astype(x.dtype), mode="drop")
             for x, move in zip((kernel, bias), moves, strict=True)
         )
-
-
-@flax.struct.dataclass
-class WithKernel:
-    """In the place of the bias' gradient: it is computed together with the kernel's."""
 
 
 def scores(h: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
