@@ -751,7 +751,7 @@ def test_data_of_another_size_is_an_error(name):
         (lambda: models.vgg16(dtype="bool"), "dtype='bool'.*floating-point"),
         (lambda: models.resnet(dtype="int8"), "dtype='int8'.*floating-point"),
         (lambda: models.vit(size="huge"), "size='huge'.*tiny.*small.*base"),
-        (lambda: models.vit(size=(2, 10, 3, 8)), "heads=3.*multiple"),
+        (lambda: models.vit(size=(2, 10, 3, 8)), "heads=3.*must divide"),
         (lambda: models.vit(image=(224, 220, 3)), "multiples of the patch, 16"),
         (lambda: models.vit(dropout=1.0), "dropout=.*below 1"),
         (lambda: models.vit(dtype="int32"), "dtype='int32'.*floating-point"),

@@ -561,7 +561,7 @@ CHANGED = [  # (layout, change of its tensors, options, words of the error)
         "vit, hugging face",
         lambda t: without(t, Q),
         {},
-        r"of 3 tensors for blocks/1/attention/qkv/kernel there are only .*"
+        r"of 3 tensors for blocks/1/attention/qkv/kernel only .*"
         r"attention\.key\.weight.*attention\.value\.weight",
     ),
     (
@@ -643,7 +643,7 @@ CHANGED = [  # (layout, change of its tensors, options, words of the error)
         "vit, timm",
         lambda t: {"model.layers.0.weight": np.ones(3, np.float32)},
         {},
-        r"model\.layers\.0\.weight.*none of the known layouts: ResNet of torchvision.*DistilBERT",
+        r"model\.layers\.0\.weight.*known layouts: ResNet of torchvision.*DistilBERT",
     ),
 ]
 

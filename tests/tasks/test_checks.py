@@ -80,7 +80,7 @@ WRONG_TASKS = [
     ),
     (
         own_task(init=lambda key: ({"w": jnp.zeros(FEATURES), "n": {"k": 1}}, ())),
-        "the parameter 'n/k' is int32, which has no gradient: make it floating-point, or",
+        "the parameter 'n/k' is int32, which has no gradient: make it floating",
     ),
     (
         own_task(init=lambda key: ({"w": jnp.zeros(FEATURES)}, {"phase": 1j})),
