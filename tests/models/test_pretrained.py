@@ -561,7 +561,7 @@ CHANGED = [  # (layout, change of its tensors, options, words of the error)
         "vit, hugging face",
         lambda t: without(t, Q),
         {},
-        r"of 3 tensors for blocks/1/attention/qkv/kernel only .*"
+        r"of the 3 tensors for blocks/1/attention/qkv/kernel only .*"
         r"attention\.key\.weight.*attention\.value\.weight",
     ),
     (
