@@ -89,8 +89,7 @@ def check_counts(most: int, **settings: Any) -> None:
     for name, value in settings.items():
         if not is_whole(value) or not 1 <= value <= most:
             raise ValueError(
-                f"{name}={value!r}: pass an integer of at least 1 and at most "
-                f"{most:,}"
+                f"{name}={value!r}: pass an integer of at least 1 and at most {most:,}"
             )
 
 
