@@ -1,4 +1,4 @@
-"""Sparse inputs and row-sparse gradients: products with BCOO, and the row view.
+"""Sparse inputs and gradients that are not arrays: BCOO products and the row view.
 
 `jax.experimental.sparse.BCOO` is only the container. Its product is not used: gathering
 the weight rows that a batch touches and summing them by example is several times
@@ -6,7 +6,8 @@ faster, and the gradient then consists of rows instead of a dense matrix. The **
 view** of a weight W [F, H] for a batch of C non-zeros is W[ids] [C, H], one row per
 non-zero. A model is differentiated with respect to the view; the result is a
 `RowSparseGrad`, which local updates add to W (plain SGD), compress to unique rows
-(sparse updates of an optimizer) or make dense.
+(sparse optimizer updates) or densify. A `DeferredGrad` is the gradient of an output
+layer, which implements it (`hetjax.output.softmax`).
 """
 
 from collections.abc import Callable, Collection
@@ -19,20 +20,19 @@ from flax import nnx
 from jax.experimental.sparse import BCOO
 from jax.tree_util import KeyPath
 
-from hetjax.softmax import SoftmaxGrad, WithKernel
 from hetjax.tree import PyTree
 
 
 class RowParam(nnx.Param):
     """A weight [F, ...] that is used only in `matmul(x, weight)` with the input x.
 
-    This promises that a step touches only the rows of the batch's features.
+    Marking a weight promises that a step touches only the rows of the batch's features.
     """
 
 
 @flax.struct.dataclass
 class GatheredColumns:
-    """A sparse input with one column per non-zero, to be multiplied by a row view.
+    """A sparse input with one column per non-zero, multiplied by a row view.
 
     Non-zero j has value `values[j]`, row `rows[j]` and column j.
     """
@@ -56,12 +56,34 @@ class GatheredColumns:
 class RowSparseGrad:
     """Gradient of a weight [F, ...] that is zero except in the rows `ids`.
 
-    An id may occur several times (the rows add up); ids of F or more are padding.
+    An id may occur several times (its rows are summed); ids of F or more are padding.
     """
 
     ids: jax.Array  # [C] int32
     rows: jax.Array  # [C, ...]
     num_rows: int = flax.struct.field(pytree_node=False)  # F
+
+
+class DeferredGrad:
+    """Gradient of an output layer's W [C, H] and b [C], computed when it is used.
+
+    In a tree of gradients it takes the place of W's, and a `WithKernel` that of b's.
+    """
+
+    kernel: jax.Array  # W at which the gradient is taken
+
+    def arrays(self) -> tuple[jax.Array, jax.Array]:
+        """(dW [C, H], db [C])."""
+        raise NotImplementedError
+
+    def subtracted(self, learning_rate: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """(W - learning_rate dW, b - learning_rate db)."""
+        raise NotImplementedError
+
+
+@flax.struct.dataclass
+class WithKernel:
+    """Placeholder for the gradient of b, which the `DeferredGrad` of W computes."""
 
 
 _Input: TypeAlias = jax.Array | BCOO | GatheredColumns
@@ -72,8 +94,8 @@ def matmul(x: _Input, w: jax.Array) -> jax.Array:
 
     w is [F, H], or [C, H] for gathered columns; it may also be a vector, [F] or [C].
 
-    For BCOO: y[b] = sum over the non-zeros (b, f, v) of v * w[f]. Its rows must be
-    sorted; indices out of bounds are padding.
+    For BCOO: y[b] = sum over the non-zeros (b, f, v) of v * w[f]. Rows must be sorted;
+    indices out of bounds are padding.
     """
     if isinstance(x, BCOO):
         rows, ids = x.indices[:, 0], x.indices[:, 1]
@@ -92,7 +114,7 @@ def row_view(
 ) -> tuple[PyTree, _Input]:
     """Replace each weight W named in `paths` by W[ids], and x by `GatheredColumns`.
 
-    `paths` are key paths as `path_name` writes them. With no paths, or a dense x,
+    `paths` are key paths as written by `path_name`. Without paths, or with a dense x,
     both are returned unchanged.
     """
     if not paths or not isinstance(x, BCOO):
@@ -127,17 +149,17 @@ def path_name(path: KeyPath) -> str:
 
 
 def is_row_sparse(x: Any) -> bool:
-    """Is this leaf a `RowSparseGrad`?"""
+    """Whether the leaf is a `RowSparseGrad`."""
     return isinstance(x, RowSparseGrad)
 
 
 def _is_gradient(x: Any) -> bool:
-    """Is this a gradient of a weight that is not an array?"""
-    return isinstance(x, RowSparseGrad | SoftmaxGrad | WithKernel)
+    """Whether this is a gradient that is not an array."""
+    return isinstance(x, RowSparseGrad | DeferredGrad | WithKernel)
 
 
 def dense(grads: PyTree) -> PyTree:
-    """Return the gradient tree with every gradient as a dense array."""
+    """Return the tree with every gradient as a dense array."""
 
     def full(g: jax.Array | RowSparseGrad) -> jax.Array:
         if not isinstance(g, RowSparseGrad):
@@ -145,18 +167,18 @@ def dense(grads: PyTree) -> PyTree:
         zeros = jnp.zeros((g.num_rows, *g.rows.shape[1:]), g.rows.dtype)
         return zeros.at[g.ids].add(g.rows, mode="drop")
 
-    return jax.tree.map(full, without_softmax(grads), is_leaf=is_row_sparse)
+    return jax.tree.map(full, materialize(grads), is_leaf=is_row_sparse)
 
 
-def without_softmax(grads: PyTree) -> PyTree:
-    """Return the gradient tree with a `SoftmaxGrad` as two dense arrays."""
+def materialize(grads: PyTree) -> PyTree:
+    """Return the tree with a `DeferredGrad` computed, as two dense arrays."""
     return _with_both(grads, grads, lambda g, *_: g.arrays())
 
 
 def subtract(params: PyTree, grads: PyTree, learning_rate: jax.Array) -> PyTree:
-    """w - learning_rate g (plain SGD); row-sparse gradients are scatter-added.
+    """Return w - learning_rate g (plain SGD); row-sparse gradients are scatter-added.
 
-    A `SoftmaxGrad` is subtracted chunk by chunk, without an array of its size.
+    A `DeferredGrad` subtracts itself, without an array of its size.
     """
 
     def step(g: jax.Array | RowSparseGrad, w: jax.Array) -> jax.Array:
@@ -164,14 +186,14 @@ def subtract(params: PyTree, grads: PyTree, learning_rate: jax.Array) -> PyTree:
             return w.at[g.ids].add(
                 (-learning_rate * g.rows).astype(w.dtype), mode="drop"
             )
-        if isinstance(g, SoftmaxGrad | WithKernel):
-            return w  # both are moved at the end
+        if isinstance(g, DeferredGrad | WithKernel):
+            return w  # updated below
         return (w - learning_rate * g).astype(w.dtype)
 
-    def both(g: SoftmaxGrad, w: jax.Array, b: Any) -> tuple[jax.Array, Any]:
+    def both(g: DeferredGrad, w: jax.Array, b: Any) -> tuple[jax.Array, Any]:
         if w is g.kernel:
             return g.subtracted(learning_rate)
-        dw, db = g.arrays()  # the gradient was taken elsewhere
+        dw, db = g.arrays()  # the gradient was taken at another W
         moved = (w - learning_rate * dw).astype(w.dtype)
         return moved, None if b is None else (b - learning_rate * db).astype(b.dtype)
 
@@ -180,12 +202,12 @@ def subtract(params: PyTree, grads: PyTree, learning_rate: jax.Array) -> PyTree:
 
 
 def _with_both(grads: PyTree, values: PyTree, both: Callable) -> PyTree:
-    """`values` with both(gradient, W, b) in place of the W and b of a `SoftmaxGrad`.
+    """Return `values` with both(gradient, W, b) in place of a `DeferredGrad`'s W and b.
 
     b is None if the output layer has no bias.
     """
     leaves, structure = jax.tree.flatten(grads, is_leaf=_is_gradient)
-    found = [i for i, g in enumerate(leaves) if isinstance(g, SoftmaxGrad)]
+    found = [i for i, g in enumerate(leaves) if isinstance(g, DeferredGrad)]
     if not found:
         return values
     changed = structure.flatten_up_to(values)
@@ -199,7 +221,7 @@ def _with_both(grads: PyTree, values: PyTree, both: Callable) -> PyTree:
 
 
 def unique(g: RowSparseGrad) -> RowSparseGrad:
-    """Return the gradient with every id once; the rest of `ids` is padding (F)."""
+    """Return the gradient with every id once, padded with ids of F."""
     ids, place = jnp.unique(
         jnp.minimum(g.ids, g.num_rows),
         size=g.ids.shape[0],

@@ -193,7 +193,7 @@ def rebuilds(steps: int) -> int:
 def rebuild_seconds(data: hj.data.Dataset) -> float:
     """Seconds in which SLIDE's tables of this many labels are built."""
     w = jax.random.normal(jax.random.key(1), (data.num_classes, HIDDEN))
-    build = jax.jit(lambda w: HashTables.of(w, _HASHING, jax.random.key(2)))
+    build = jax.jit(lambda w: HashTables.build(w, _HASHING, jax.random.key(2)))
     jax.block_until_ready(build(w))
     began = time.perf_counter()
     jax.block_until_ready(build(w))

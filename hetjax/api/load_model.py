@@ -10,7 +10,7 @@ from hetjax import tree
 from hetjax.api.run_folder import history_of, part_of_first
 from hetjax.checkpoint import saved_models
 from hetjax.checkpoint.checkpoint_folder import find, holds_run
-from hetjax.output.head import own_state
+from hetjax.output.head import without_layer_state
 from hetjax.tasks.types import Task
 
 
@@ -32,7 +32,7 @@ def load_model(path: str | Path, task: Task, *, best: bool = False) -> Any:
         folder = part_of_first(folder)
     like = jax.eval_shape(task.init, jax.random.key(0))
     if not holds_run(folder):
-        like = like[0], own_state(like[1])
+        like = like[0], without_layer_state(like[1])
         if best:
             raise ValueError(
                 f"{folder} holds one model: best=True is for the folder of a run"

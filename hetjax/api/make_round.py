@@ -16,7 +16,7 @@ from hetjax.replica import Replica
 from hetjax.runtimes.compiled.run_function import rate_dtype
 from hetjax.strategies.custom_parts import check_own_merges, check_own_step
 from hetjax.strategies.types import Strategy
-from hetjax.tasks.task_checks import model_like, trained_shapes
+from hetjax.tasks.task_checks import model_like, trainable_shapes
 from hetjax.tasks.types import Task
 from hetjax.tree import MergeState, ModelState, Params, PyTree
 from hetjax.typed_arguments import checked
@@ -86,7 +86,7 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> RoundFunction
     (4, 2)
     """
     checked_batches: set[Any] = set()  # with which a step of one's own was traced
-    like = trained_shapes(task)
+    like = trainable_shapes(task)
     check_own_merges(strategy, task)
     programs = Programs(task)  # its own: settings of the strategy may be traced
     merge = _merge_of(strategy, programs)

@@ -42,7 +42,7 @@ def sparse_update(
     Of the loss, the optimizer gets the value: a function of all parameters would not
     fit the rows.
     """
-    grads = sparse.without_softmax(grads)
+    grads = sparse.materialize(grads)
     grads = _map_gradients(sparse.unique, lambda g: g, grads)
     ids = _map_gradients(lambda g: g.ids, lambda g: _WHOLE, grads)
     rows = _map_gradients(lambda g: g.rows, lambda g: g, grads)

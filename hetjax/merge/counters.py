@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.group import Group
 from hetjax.merge.types import Merge, WorkerStats
-from hetjax.output.head import own_state
+from hetjax.output.head import without_layer_state
 from hetjax.replica import Replica
 from hetjax.tree import MergeState, ModelState, Params
 
@@ -35,7 +35,7 @@ def places_of(model_state: ModelState) -> tuple[int, ...]:
 
     Those of its output layer are not among them: they stay with their worker.
     """
-    leaves = jax.tree.leaves(own_state(model_state))
+    leaves = jax.tree.leaves(without_layer_state(model_state))
     return tuple(i for i, leaf in enumerate(leaves) if _is_counter(leaf))
 
 
@@ -44,7 +44,7 @@ def counters_of(
 ) -> Counters:
     """The leaves at these places, by default `places_of` the model state."""
     places = places_of(model_state) if places is None else places
-    leaves = jax.tree.leaves(own_state(model_state))
+    leaves = jax.tree.leaves(without_layer_state(model_state))
     return tuple(jnp.asarray(leaves[i]) for i in places)
 
 
@@ -53,7 +53,7 @@ def with_counters(
 ) -> ModelState:
     """The model state with these values of `counters_of`."""
     places = places_of(model_state) if places is None else places
-    own = own_state(model_state)
+    own = without_layer_state(model_state)
     leaves, structure = jax.tree.flatten(own)
     for place, counter in zip(places, counters, strict=True):
         leaves[place] = counter

@@ -1,4 +1,4 @@
-"""The papers' models in flax.nnx; factories build them for the sizes of a data set."""
+"""The papers' models in flax.nnx, as factories that adapt to a data set's sizes."""
 
 from hetjax.models.bottleneck import resnet50, resnet101
 from hetjax.models.convnet import convnet

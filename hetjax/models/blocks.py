@@ -1,7 +1,7 @@
 """Shared parts of the image models: sizes, pooling, the residual block.
 
 An image model is a sequence of layers on images x [B, H, W, C]; its factory passes the
-layers to `image_model`, which makes the builder that `hetjax.classification` calls.
+layers to `image_model`, which returns the builder that `hetjax.classification` calls.
 """
 
 import math
@@ -19,7 +19,7 @@ Layer = Callable[[jax.Array], jax.Array]
 def image_model(
     image: Image, layers: Callable[[int, nnx.Rngs], list[Layer]]
 ) -> Callable[..., nnx.Module]:
-    """A builder of the sequence `layers(classes, rngs)` for images of this shape."""
+    """Return a builder of the sequence `layers(classes, rngs)` for `image`."""
     check_image(image)
 
     def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
@@ -30,31 +30,31 @@ def image_model(
 
 
 def check_image(image: Image) -> None:
-    """Raises a ValueError unless it is a height, a width and a number of channels."""
+    """Raise a ValueError unless `image` is (height, width, channels)."""
     fits = isinstance(image, tuple | list) and len(image) == 3
     if not fits or min(image) < 1:
-        raise ValueError(f"image={image}: give (height, width, channels)")
+        raise ValueError(f"image={image}: pass (height, width, channels)")
 
 
 def check_features(features: int, image: Image) -> None:
-    """Raises a ValueError unless the data's inputs have the size of these images."""
+    """Raise a ValueError unless the data's inputs have the size of these images."""
     if features != math.prod(image):
         raise ValueError(
             f"the data has {features} features, but an image of {image} has "
-            f"{math.prod(image)}: give image=(height, width, channels) of the data to "
+            f"{math.prod(image)}: pass the data's image=(height, width, channels) to "
             "the model"
         )
 
 
 class Images(nnx.Module):
-    """Reshapes [B, H, W, C], [B, H*W*C] or, if grey, [B, H, W] to [B, H, W, C]."""
+    """Reshapes [B, H, W, C], [B, H*W*C] or, if gray, [B, H, W] to [B, H, W, C]."""
 
     def __init__(self, image: Image):
         """The shape (H, W, C)."""
         self.image = tuple(image)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """The images; another order of axes is an error."""
+        """Return the images; another order of axes is an error."""
         allowed = [self.image, (math.prod(self.image),)]
         if self.image[2] == 1:
             allowed.append(self.image[:2])
@@ -66,26 +66,26 @@ class Images(nnx.Module):
 
 
 class Block(nnx.Module):
-    """A part of a model whose activations may be computed twice, to save memory.
+    """A part of a model whose activations may be recomputed, to save memory.
 
-    With `remat` they are not kept from the forward to the backward pass: what is kept
-    of a block is its input. Batch statistics are moved once, and dropout draws the
-    same. In evaluation there is nothing to keep.
+    With `remat`, only the block's input is stored for the backward pass, which
+    recomputes the activations. Batch statistics are updated once, and dropout draws are
+    repeated. In evaluation nothing is stored.
     """
 
     def __init__(self, *, remat: bool):
-        """`deterministic` is what `.eval()` and `.train()` set."""
+        """`deterministic` is the attribute that `.eval()` and `.train()` set."""
         self.remat, self.deterministic = remat, False
 
     def __call__(self, *inputs: jax.Array) -> jax.Array:
-        """The block's output."""
+        """Return the block's output."""
         # a module with remat could not be used inside another program's trace
         if self.remat and not self.deterministic:
             return nnx.remat(type(self).output)(self, *inputs)
         return self.output(*inputs)
 
     def output(self, *inputs: jax.Array) -> jax.Array:
-        """The block's output, computed once."""
+        """Return the block's output, without recomputation."""
         raise NotImplementedError
 
 
@@ -113,14 +113,14 @@ class Residual(Block):
 
 
 class ConvLayers:
-    """Makes the layers of one residual network, whose settings they share."""
+    """Builder of the layers of a residual network, which share its settings."""
 
     def __init__(self, kernel_init: Any, dtype: Any, rngs: nnx.Rngs):
         """`kernel_init` is the convolutions' initializer."""
         self.kernel_init, self.dtype, self.rngs = kernel_init, dtype, rngs
 
     def conv(self, a: int, b: int, size: int, stride: int = 1) -> nnx.Conv:
-        """A padded convolution without biases, [B, H, W, a] to [B, H', W', b]."""
+        """Return a padded convolution without biases, to [B, H', W', b]."""
         return nnx.Conv(
             a,
             b,
@@ -135,7 +135,7 @@ class ConvLayers:
         )
 
     def norm(self, channels: int, scale: float = 1.0) -> nnx.BatchNorm:
-        """A batch normalisation whose scale starts with this value."""
+        """Return a batch normalization with this initial scale."""
         return nnx.BatchNorm(
             channels,
             epsilon=1e-5,
@@ -147,14 +147,14 @@ class ConvLayers:
 
 
 def compute_dtype(dtype: Any) -> Any:
-    """The floating-point dtype of a model's layers; a ValueError for any other."""
+    """Return the floating-point dtype of a model's layers; a ValueError for others."""
     try:
         found = jnp.dtype(jnp.float32 if dtype is None else dtype)
     except TypeError:
         found = None
     if found is None or not jnp.issubdtype(found, jnp.floating):
         raise ValueError(
-            f"dtype={dtype!r}: give a floating-point one, such as jnp.bfloat16"
+            f"dtype={dtype!r}: pass a floating-point dtype, such as jnp.bfloat16"
         )
     return found
 
@@ -162,10 +162,10 @@ def compute_dtype(dtype: Any) -> Any:
 def convolution(
     x: jax.Array, kernel: jax.Array, strides: Any, padding: Any, **settings: Any
 ) -> jax.Array:
-    """A convolution for `nnx.Conv`; on a CPU, one of 1x1 pixels is a matrix product.
+    """Convolve, for `nnx.Conv`; on a CPU, a 1x1 convolution is a matrix product.
 
-    That is up to twice as fast in XLA there. On a GPU, XLA 0.11.2 aborts the process
-    while it looks for tiles of the strided product's gradient. x [B, H, W, C], kernel
+    This is up to twice as fast on a CPU. On a GPU, XLA 0.11.2 aborts the process while
+    it searches for tiles of the strided product's gradient. x [B, H, W, C], kernel
     [h, w, C, D].
     """
 
@@ -183,64 +183,66 @@ def convolution(
     return jax.lax.platform_dependent(x, kernel, cpu=by_product, default=by_window)
 
 
-def cells(image: Image, side: Callable[[int], int]) -> int:
-    """The number of positions in a feature map of sides `side(height), side(width)`."""
+def num_positions(image: Image, side: Callable[[int], int]) -> int:
+    """Return the number of positions in a feature map [side(height), side(width)]."""
     height, width = side(image[0]), side(image[1])
     if min(height, width) < 1:
-        raise ValueError(f"image={image} is too small for this model's layers")
+        raise ValueError(
+            f"image={image} is too small for this model's layers: resize the images"
+        )
     return height * width
 
 
 def check_rates(*rates: float) -> None:
-    """Raises a ValueError for a dropout rate outside [0, 1)."""
+    """Raise a ValueError for a dropout rate outside [0, 1)."""
     if not all(0 <= rate < 1 for rate in rates):
         raise ValueError(f"dropout={rates}: rates must be at least 0 and below 1")
 
 
 def check_three_rates(rates: Any, where: str) -> None:
-    """Raises a ValueError unless these are dropout rates of the three places named."""
+    """Raise a ValueError unless these are dropout rates for three places (`where`)."""
     if not isinstance(rates, tuple | list) or len(rates) != 3:
-        raise ValueError(f"dropout={rates!r}: give three rates, {where}")
+        raise ValueError(f"dropout={rates!r}: pass three rates, {where}")
     check_rates(*rates)
 
 
 def check_widths(*widths: int) -> None:
-    """Raises a ValueError for a layer without units."""
+    """Raise a ValueError for a layer without units."""
     if min(widths) < 1:
-        raise ValueError(f"widths {widths}: give at least one unit in every layer")
+        raise ValueError(f"widths {widths}: every layer needs at least one unit")
 
 
-def choose(name: str, value: str, options: tuple[str, ...]) -> None:
-    """Raises a ValueError unless `value` of argument `name` is one of `options`."""
+def check_choice(name: str, value: str, options: tuple[str, ...]) -> None:
+    """Raise a ValueError unless `value` of argument `name` is one of `options`."""
     if value not in options:
         raise ValueError(f"{name}={value!r}: choose one of {options}")
 
 
 def identity(x: Any) -> Any:
-    """Returns x."""
+    """Return x."""
     return x
 
 
 def flatten(x: jax.Array) -> jax.Array:
-    """[B, ...] to [B, F]."""
+    """Reshape [B, ...] to [B, F]."""
     return jnp.reshape(x, (x.shape[0], -1))
 
 
 def mean_pool(x: jax.Array) -> jax.Array:
-    """[B, H, W, C] to the mean over all positions, [B, C]."""
+    """Return the mean over all positions, [B, H, W, C] to [B, C]."""
     return jnp.mean(x, (1, 2))
 
 
 def max_pool(
     x: jax.Array, window: int = 2, stride: int | None = None, *, ceil: bool = False
 ) -> jax.Array:
-    """The largest value in each square window, [B, H, W, C] to [B, H', W', C].
+    """Return the maximum of each square window, [B, H, W, C] to [B, H', W', C].
 
     `stride` is the window size by default. H' = floor((H - window) / stride) + 1:
-    pixels that do not fill a window are left out, or pooled alone with `ceil`, which
-    rounds up. Windows that neither overlap nor leave gaps are pooled by reshape and
-    max, which is faster on a CPU than reduce_window; equal largest values then share
-    the gradient.
+    pixels that do not fill a window are left out; `ceil` rounds up instead, and pools
+    them in a smaller window. Windows that neither overlap nor leave gaps are pooled by
+    reshape and max, which is faster on a CPU than reduce_window; equal maxima then
+    share the gradient.
     """
     stride = stride or window
     if ceil or stride != window:
@@ -255,7 +257,7 @@ def max_pool(
 def avg_pool(
     x: jax.Array, window: int, stride: int, *, ceil: bool = False
 ) -> jax.Array:
-    """The mean over each square window, of only the pixels that are in the image.
+    """Return the mean of each square window, only over pixels inside the image.
 
     Sizes are as in `max_pool`.
     """
@@ -266,5 +268,5 @@ def avg_pool(
 
 
 def _padding(x: jax.Array, window: int, stride: int, ceil: bool) -> Any:
-    """Padding of height and width with which windows reach the last row and column."""
+    """Return the padding with which windows reach the last row and column."""
     return [(0, (window - n) % stride if ceil else 0) for n in x.shape[1:3]]

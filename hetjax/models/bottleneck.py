@@ -1,7 +1,7 @@
-"""ResNet-50 and ResNet-101 for ImageNet, of bottleneck blocks (docs/algorithms J).
+"""ResNet-50 and ResNet-101 for ImageNet, with bottleneck blocks (docs/algorithms J).
 
-The smaller residual networks, for CIFAR, are in `resnet.py`. Published weights are
-loaded by `hetjax.models.pretrained`.
+`resnet.py` has the smaller residual networks for CIFAR; `hetjax.models.pretrained`
+loads published weights.
 """
 
 from collections.abc import Callable
@@ -17,24 +17,24 @@ from hetjax.models.blocks import (
     ConvLayers,
     Image,
     Images,
-    cells,
+    check_choice,
     check_features,
     check_image,
     check_widths,
-    choose,
     compute_dtype,
     identity,
     max_pool,
     mean_pool,
+    num_positions,
 )
 from hetjax.recipes import by_name
 
 VARIANTS = ("torch", "crossbow")
-EXPANSION = 4  # channels of a block's output over those inside
+EXPANSION = 4  # ratio of a block's output channels to its inner channels
 
 
-class Settings(ConvLayers):
-    """What all layers of one network share: initial weights, dtype, variant."""
+class BottleneckLayers(ConvLayers):
+    """Builder of a network's layers, which share initial weights, dtype and variant."""
 
     def __init__(self, variant: str, dtype: Any, zero_gamma: bool, rngs: nnx.Rngs):
         """See `resnet50`."""
@@ -51,18 +51,25 @@ class Bottleneck(Block):
     """x -> ReLU(BN(conv 1x1(...conv 3x3(...conv 1x1(x)))) + shortcut(x))."""
 
     def __init__(
-        self, channels: int, width: int, stride: int, remat: bool, of: Settings
+        self,
+        channels: int,
+        width: int,
+        stride: int,
+        remat: bool,
+        make: BottleneckLayers,
     ):
         """From [B, H, W, channels] to [B, H', W', 4 width]."""
         super().__init__(remat=remat)
         out = EXPANSION * width
-        first, second = (stride, 1) if of.crossbow else (1, stride)
-        self.conv1, self.norm1 = of.conv(channels, width, 1, first), of.norm(width)
-        self.conv2, self.norm2 = of.conv(width, width, 3, second), of.norm(width)
-        self.conv3 = of.conv(width, out, 1)
-        self.norm3 = of.norm(out, 0.0 if of.zero_gamma else 1.0)
+        first, second = (stride, 1) if make.crossbow else (1, stride)
+        self.conv1, self.norm1 = make.conv(channels, width, 1, first), make.norm(width)
+        self.conv2, self.norm2 = make.conv(width, width, 3, second), make.norm(width)
+        self.conv3 = make.conv(width, out, 1)
+        self.norm3 = make.norm(out, 0.0 if make.zero_gamma else 1.0)
         same = stride == 1 and channels == out
-        projection = () if same else (of.conv(channels, out, 1, stride), of.norm(out))
+        projection = (
+            () if same else (make.conv(channels, out, 1, stride), make.norm(out))
+        )
         self.shortcut = nnx.Sequential(*projection) if projection else identity
 
     def output(self, x: jax.Array) -> jax.Array:
@@ -83,34 +90,34 @@ class BottleneckResNet(nnx.Module):
         blocks: tuple[int, ...],
         width: int,
         remat: bool,
-        of: Settings,
+        make: BottleneckLayers,
     ):
-        """`blocks` per stage, the first of which has `width` channels inside."""
+        """`blocks` per stage; the first stage has `width` inner channels."""
         self.images = Images(image)
-        self.conv, self.norm = of.conv(image[2], width, 7, 2), of.norm(width)
-        self.padded_pool = not of.crossbow
+        self.conv, self.norm = make.conv(image[2], width, 7, 2), make.norm(width)
+        self.padded_pool = not make.crossbow
         channels, stages = width, []
         for stage, number in enumerate(blocks):
             inner, found = width << stage, []
             for i in range(number):
                 stride = 2 if stage and not i else 1
-                found.append(Bottleneck(channels, inner, stride, remat, of))
+                found.append(Bottleneck(channels, inner, stride, remat, make))
                 channels = EXPANSION * inner
             stages.append(nnx.List(found))
         self.stages = nnx.List(stages)
         self.head = nnx.Linear(
             channels,
             classes,
-            kernel_init=of.dense_init,
+            kernel_init=make.dense_init,
             dtype=jnp.float32,
-            rngs=of.rngs,
+            rngs=make.rngs,
         )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, H, W, C] to logits [B, classes]."""
         x = jax.nn.relu(self.norm(self.conv(self.images(x))))
         pad = ((0, 0), (1, 1), (1, 1), (0, 0))
-        if self.padded_pool:  # after a ReLU, zeros are as good as nothing
+        if self.padded_pool:  # after a ReLU, padding with zeros is neutral
             x = jnp.pad(x, pad)
         x = max_pool(x, 3, 2)
         for stage in self.stages:
@@ -144,16 +151,17 @@ def resnet50(
                        the shape changes
 
     Convolutions have no biases; BN has epsilon 1e-5, momentum .9. `blocks` and `width`
-    (of the first stage) make smaller networks of the kind.
-    - variant: "torch" has its strides in the 3x3 convolutions ("v1.5") and pads the max
-      pool, and its convolutions are normal with variance 2 / fan_out; published weights
-      are of it. "crossbow" has its strides in the first 1x1 convolution of a block (the
-      original's), does not pad the max pool (112 to 55 pixels), and all its weights
-      are Xavier: uniform with variance 2 / (fan_in + fan_out).
+    (of the first stage) allow for smaller networks of this kind.
+    - variant: "torch" has its strides in the 3x3 convolutions ("v1.5"), pads the max
+      pool, and initializes convolutions as normal with variance 2 / fan_out; published
+      weights are of this variant. "crossbow" has its strides in the first 1x1
+      convolution of a block (as the original), does not pad the max pool (112 to 55
+      pixels), and initializes all weights with Xavier: uniform with variance
+      2 / (fan_in + fan_out).
     - zero_gamma: the last BN of each block starts with scale 0 (Goyal et al., 2017).
-    - dtype: what the layers compute in, such as `jnp.bfloat16`; parameters and
+    - dtype: compute dtype of the layers, such as `jnp.bfloat16`; parameters and
       statistics are float32, and so are the last layer and the logits.
-    - remat: keep only the inputs of blocks for the backward pass: less memory on
+    - remat: store only the inputs of blocks for the backward pass: less memory on
       accelerators (XLA undoes it on a CPU), about a third more work.
 
     Sources: He et al., CVPR 2016; Koliousis et al., CROSSBOW, VLDB 2019, and its
@@ -189,18 +197,20 @@ def _bottleneck(
     dtype: Any,
     remat: bool,
 ) -> Callable[..., nnx.Module]:
-    """A builder of the network with these settings."""
-    choose("variant", variant, VARIANTS)
+    """Return a builder of the network with these settings."""
+    check_choice("variant", variant, VARIANTS)
     check_widths(width, *blocks)
     check_image(image)
     if variant == "crossbow":  # its max pool is not padded
-        cells(image, lambda n: (-(-n // 2) - 3) // 2 + 1)
+        num_positions(image, lambda n: (-(-n // 2) - 3) // 2 + 1)
     found_dtype = compute_dtype(dtype)
 
     def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
         check_features(features, image)
-        of = Settings(variant, found_dtype, zero_gamma, rngs)
-        make = partial(BottleneckResNet, blocks=blocks, width=width, remat=remat, of=of)
-        return make(image, classes)
+        make = BottleneckLayers(variant, found_dtype, zero_gamma, rngs)
+        network = partial(
+            BottleneckResNet, blocks=blocks, width=width, remat=remat, make=make
+        )
+        return network(image, classes)
 
     return build

@@ -8,12 +8,12 @@ from flax import nnx
 from hetjax.models.blocks import (
     Image,
     Layer,
-    cells,
     check_rates,
     check_widths,
     flatten,
     image_model,
     max_pool,
+    num_positions,
 )
 from hetjax.recipes import by_name
 
@@ -34,15 +34,15 @@ def convnet(
                      conv 3x3 256, ReLU, max pool 2, dropout .5   [2, 2, 256]
                      conv 2x2 128, ReLU, dropout .5, dense C      [1, 1, 128]
 
-    Convolutions are unpadded. The source leaves initialisation to Torch: weights
-    uniform up to 1 / sqrt(fan_in); biases are 0 here. HierSGD likely means this
+    Convolutions are unpadded. The source leaves initialization to Torch: weights
+    uniform up to 1 / sqrt(fan_in); biases are 0 here. HierSGD probably means this
     network, but does not say so.
 
     Source: eladhoffer/ConvNet-torch, Model.lua.
     """
     check_rates(dropout)
     check_widths(*widths)
-    places = cells(image, lambda n: (((n - 4) // 2 - 2) // 2 - 2) // 2 - 1)
+    positions = num_positions(image, lambda n: (((n - 4) // 2 - 2) // 2 - 2) // 2 - 1)
     uniform = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
     def layers(classes: int, rngs: nnx.Rngs) -> list[Layer]:
@@ -60,7 +60,7 @@ def convnet(
         for a, b, size in zip(sizes[:-2], sizes[1:-1], KERNELS, strict=True):
             found += [conv(a, b, size), jax.nn.relu, max_pool, drop()]
         found += [conv(*widths[-2:], 2), jax.nn.relu, flatten, drop()]
-        fan_in = places * widths[-1]
+        fan_in = positions * widths[-1]
         return [*found, nnx.Linear(fan_in, classes, kernel_init=uniform, rngs=rngs)]
 
     return image_model(image, layers)

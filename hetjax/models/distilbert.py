@@ -9,7 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from hetjax.models.blocks import Block, check_three_rates, check_widths, compute_dtype
-from hetjax.models.transformer import Attention, FeedForward, Weights, check_heads
+from hetjax.models.transformer import (
+    Attention,
+    FeedForward,
+    TransformerLayers,
+    check_heads,
+)
 from hetjax.recipes import by_name
 
 EPSILON = 1e-12  # of the layer norms
@@ -25,17 +30,17 @@ class Layer(Block):
         hidden: int,
         dropout: tuple[float, float],
         remat: bool,
-        of: Weights,
+        make: TransformerLayers,
     ):
-        """`dropout`: after the feed-forward part, and of attention weights."""
+        """`dropout`: the rates after the feed-forward part and of attention weights."""
         super().__init__(remat=remat)
-        self.attention = Attention(width, heads, of, dropout[1])
-        self.norm1 = of.norm(width, EPSILON)
-        self.mlp, self.drop = FeedForward(width, hidden, of), of.drop(dropout[0])
-        self.norm2 = of.norm(width, EPSILON)
+        self.attention = Attention(width, heads, make, dropout[1])
+        self.norm1 = make.norm(width, EPSILON)
+        self.mlp, self.drop = FeedForward(width, hidden, make), make.drop(dropout[0])
+        self.norm2 = make.norm(width, EPSILON)
 
     def output(self, x: jax.Array, mask: jax.Array) -> jax.Array:
-        """[B, T, D] to [B, T, D]; `mask` [B, T] is false at places of padding."""
+        """[B, T, D] to [B, T, D]; `mask` [B, T] is false at padding."""
         x = self.norm1(x + self.attention(x, mask))
         return self.norm2(x + self.drop(self.mlp(x)))
 
@@ -56,30 +61,35 @@ class DistilBert(nnx.Module):
         dropout: tuple[float, float, float],
         pad: int,
         remat: bool,
-        of: Weights,
+        make: TransformerLayers,
     ):
         """See `distilbert`."""
-        embed = partial(nnx.Embed, embedding_init=of.init, dtype=of.dtype, rngs=of.rngs)
-        self.words, self.positions = embed(vocabulary, width), embed(positions, width)
-        self.norm, self.drop = of.norm(width, EPSILON), of.drop(dropout[0])
-        self.layers = nnx.List(
-            [Layer(width, heads, hidden, dropout[:2], remat, of) for _ in range(layers)]
+        embed = partial(
+            nnx.Embed, embedding_init=make.init, dtype=make.dtype, rngs=make.rngs
         )
-        self.before_head = of.dense(width, width)
-        self.head_drop = of.drop(dropout[2])
-        self.head = of.dense(width, classes, jnp.float32)
+        self.words, self.positions = embed(vocabulary, width), embed(positions, width)
+        self.norm, self.drop = make.norm(width, EPSILON), make.drop(dropout[0])
+        self.layers = nnx.List(
+            [
+                Layer(width, heads, hidden, dropout[:2], remat, make)
+                for _ in range(layers)
+            ]
+        )
+        self.before_head = make.dense(width, width)
+        self.head_drop = make.drop(dropout[2])
+        self.head = make.dense(width, classes, jnp.float32)
         self.pad, self.longest = pad, positions
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Tokens [B, T], padded with `pad`, to logits [B, classes]."""
         if x.ndim != 2 or not jnp.issubdtype(x.dtype, jnp.integer):
             raise ValueError(
-                f"inputs are {list(x.shape)} of {x.dtype}: give tokens, integers [B, T]"
+                f"inputs are {list(x.shape)} of {x.dtype}: pass tokens, integers [B, T]"
             )
         check_length(x.shape[1], self.longest)
         mask = x != self.pad
-        places = jnp.arange(x.shape[1])[None]
-        h = self.words(x.astype(jnp.int32)) + self.positions(places)
+        indices = jnp.arange(x.shape[1])[None]
+        h = self.words(x.astype(jnp.int32)) + self.positions(indices)
         h = self.drop(self.norm(h))
         for layer in self.layers:
             h = layer(h, mask)
@@ -105,19 +115,19 @@ def distilbert(
 
         tokens [T]  embeddings of tokens + positions, LN     [T, D]
                     layers                                   [T, D]
-                    the first place, dense D, ReLU, dense C
+                    the first position, dense D, ReLU, dense C
         layer:      x -> LN(y + FFN(y)) with y = LN(x + attention(x))
 
     66,362,880 of the parameters are the encoder's. Inputs are tokens, integers [B, T]
-    with T up to `positions`, as `hetjax.data.ag_news` gives them: the first one is
-    [CLS], and places with the token `pad` are not seen by the others. FFNs have the
-    exact GELU; layer norms have epsilon 1e-12. Weights are normal with deviation .02;
-    biases are 0.
+    with T up to `positions`, as returned by `hetjax.data.ag_news`: the first one is
+    [CLS], and positions with the token `pad` are masked in attention. FFNs have the
+    exact GELU; layer norms have epsilon 1e-12. Weights are normal with standard
+    deviation .02; biases are 0.
     - dropout: the rates after embeddings and FFNs, of attention weights, and in the
       head.
-    - dtype: what the layers compute in, such as `jnp.bfloat16`; parameters are float32,
-      and so are the last layer and the logits.
-    - remat: keep only the inputs of layers for the backward pass: less memory on
+    - dtype: compute dtype of the layers, such as `jnp.bfloat16`; parameters are
+      float32, and so are the last layer and the logits.
+    - remat: store only the inputs of layers for the backward pass: less memory on
       accelerators (XLA undoes it on a CPU), about a third more work.
 
     Source: Sanh et al., 2019, and the published distilbert-base-uncased.
@@ -142,16 +152,16 @@ def distilbert(
             dropout=dropout,
             pad=pad,
             remat=remat,
-            of=Weights(found, rngs, cut=False),
+            make=TransformerLayers(found, rngs, truncate=False),
         )
 
     return build
 
 
 def check_length(length: int, positions: int) -> None:
-    """Raises a ValueError for sequences that are longer than the model's positions."""
+    """Raise a ValueError if sequences are longer than the model's positions."""
     if length > positions:
         raise ValueError(
             f"the data has sequences of {length} tokens, but the model has "
-            f"{positions} positions: give it more, or the data fewer"
+            f"{positions} positions: raise `positions`, or shorten the sequences"
         )

@@ -8,12 +8,12 @@ from flax import nnx
 from hetjax.models.blocks import (
     Image,
     Layer,
-    cells,
     check_rates,
     check_widths,
     flatten,
     image_model,
     max_pool,
+    num_positions,
 )
 from hetjax.recipes import by_name
 
@@ -34,13 +34,13 @@ def lenet(
 
     Convolutions are unpadded. Weights are normal with standard deviation .1, truncated
     at two deviations; biases are 0 in the first convolution, .1 elsewhere. The LeNet of
-    the TensorFlow benchmarks (padded, 512 hidden units) is a different one.
+    the TensorFlow benchmarks (padded, 512 hidden units) is a different network.
 
     Source: Koliousis et al., CROSSBOW, VLDB 2019, and its LeNet.java.
     """
     check_rates(dropout)
     check_widths(*widths, hidden)
-    places = cells(image, lambda n: ((n - 4) // 2 - 4) // 2)
+    positions = num_positions(image, lambda n: ((n - 4) // 2 - 4) // 2)
     weights = nnx.initializers.truncated_normal(0.1)  # at +-2 deviations
 
     def layers(classes: int, rngs: nnx.Rngs) -> list[Layer]:
@@ -67,7 +67,7 @@ def lenet(
             jax.nn.relu,
             max_pool,
             flatten,
-            dense(places * widths[1], hidden),
+            dense(positions * widths[1], hidden),
             jax.nn.relu,
             nnx.Dropout(dropout, rngs=rngs),
             dense(hidden, classes),

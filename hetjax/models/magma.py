@@ -10,12 +10,12 @@ from flax import nnx
 from hetjax.models.blocks import (
     Image,
     Layer,
-    cells,
     check_rates,
     check_widths,
     flatten,
     image_model,
     max_pool,
+    num_positions,
 )
 from hetjax.models.mlp import mlp
 from hetjax.recipes import by_name
@@ -62,7 +62,7 @@ def magma_cnn(
     """
     check_rates(dropout)
     check_widths(width, hidden)
-    places = cells(image, lambda n: (n - 4) // 2)
+    positions = num_positions(image, lambda n: (n - 4) // 2)
     uniform = nnx.initializers.variance_scaling(2 / 3, "fan_in", "uniform")
     glorot = nnx.initializers.glorot_normal()
 
@@ -76,7 +76,7 @@ def magma_cnn(
             kernel_init=glorot,
             rngs=rngs,
         )
-        first = nnx.Linear(places * width, hidden, kernel_init=uniform, rngs=rngs)
+        first = nnx.Linear(positions * width, hidden, kernel_init=uniform, rngs=rngs)
         last = nnx.Linear(
             hidden, classes, use_bias=False, kernel_init=uniform, rngs=rngs
         )

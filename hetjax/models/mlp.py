@@ -1,4 +1,4 @@
-"""Linear models, and perceptrons: the papers' sparse three-layer one, a dense one."""
+"""Linear models and MLPs: the papers' sparse three-layer network, and a dense one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ def sparse_mlp(
 ) -> Callable[..., nnx.Module]:
     """A builder of `SparseMLP` for `hetjax.classification`."""
     if hidden < 1:
-        raise ValueError(f"hidden={hidden}: give at least one hidden unit")
+        raise ValueError(f"hidden={hidden}: must be at least 1")
     if init not in INITS:
         raise ValueError(f"init={init!r}: choose one of {INITS}")
 
@@ -37,7 +37,7 @@ def mlp(*, hidden: int | tuple[int, ...] = 128) -> Callable[..., nnx.Module]:
     """A builder of `MLP` for `hetjax.classification`, with one or more widths."""
     widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
     if any(width < 1 for width in widths):
-        raise ValueError(f"hidden={hidden}: give at least one unit in every layer")
+        raise ValueError(f"hidden={hidden}: every layer needs at least one unit")
 
     def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
         return MLP(features, classes, hidden=widths, rngs=rngs)
@@ -49,7 +49,7 @@ def mlp(*, hidden: int | tuple[int, ...] = 128) -> Callable[..., nnx.Module]:
 def linear() -> Callable[..., nnx.Module]:
     """A builder of `Linear` for `hetjax.classification` and `hetjax.regression`.
 
-    The baseline to try first on sparse data: with few examples it often wins.
+    A baseline for sparse data: with few examples it is often the most accurate model.
     """
 
     def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
@@ -62,7 +62,7 @@ def linear() -> Callable[..., nnx.Module]:
 class Linear(nnx.Module):
     """One layer on a sparse or dense input: multinomial logistic regression.
 
-    z = x W + b        W [F, C] and b [C], which start at zero
+    z = x W + b        W [F, C], b [C], initially zero
     """
 
     def __init__(self, features: int, classes: int):
@@ -125,7 +125,7 @@ class SparseMLP(nnx.Module):
 
 
 class MLP(nnx.Module):
-    """Dense layers with ReLU between them; inputs are flattened, He initialisation."""
+    """Dense layers with ReLU between them; inputs are flattened, He initialization."""
 
     def __init__(
         self, features: int, classes: int, *, hidden: tuple[int, ...], rngs: nnx.Rngs

@@ -10,18 +10,18 @@ from hetjax.models.blocks import (
     Image,
     Layer,
     avg_pool,
-    cells,
     check_rates,
     image_model,
     max_pool,
     mean_pool,
+    num_positions,
 )
 from hetjax.recipes import by_name
 
 STAGES = (  # (width, kernel size) of each convolution
     ((192, 5), (160, 1), (96, 1)),
     ((192, 5), (192, 1), (192, 1)),
-    ((192, 3), (192, 1)),  # and the one that gives the classes
+    ((192, 3), (192, 1)),  # and the one whose outputs are the classes
 )
 
 
@@ -36,15 +36,15 @@ def nin(
                      3x3 192, 1x1 192, 1x1 C,   mean over all positions     [C]
 
     Each convolution, including the last one, is padded and followed by batch
-    normalisation (epsilon .001, momentum .9) and ReLU. Pooling rounds sizes up; the
+    normalization (epsilon .001, momentum .9) and ReLU. Pooling rounds sizes up; the
     last mean equals the source's 8x8 pooling at its image size. Weights are normal with
-    standard deviation .05. The source's convolutions have biases, which are omitted
-    here since the normalisation cancels them. We infer that HierSGD means this network.
+    standard deviation .05. The source's convolutions have biases, omitted here since
+    the normalization cancels them. We infer that HierSGD means this network.
 
     Source: szagoruyko/cifar.torch, nin.lua.
     """
     check_rates(dropout)
-    cells(image, lambda n: n - 3)  # four pixels give one position
+    num_positions(image, lambda n: n - 3)  # four pixels are pooled to one position
     pools = (
         partial(max_pool, window=3, stride=2, ceil=True),
         partial(avg_pool, window=3, stride=2, ceil=True),

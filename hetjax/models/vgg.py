@@ -1,4 +1,4 @@
-"""VGG-16 for CIFAR, with batch normalisation and dropout (docs/algorithms J)."""
+"""VGG-16 for CIFAR, with batch normalization and dropout (docs/algorithms J)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +10,14 @@ from flax import nnx
 from hetjax.models.blocks import (
     Image,
     Layer,
-    cells,
+    check_choice,
     check_three_rates,
     check_widths,
-    choose,
     compute_dtype,
     flatten,
     image_model,
     max_pool,
+    num_positions,
 )
 from hetjax.recipes import by_name
 
@@ -35,7 +35,7 @@ def vgg16(
     dropout: tuple[float, float, float] = (0.3, 0.4, 0.5),
     dtype: Any = jnp.float32,
 ) -> Callable[..., nnx.Module]:
-    """VGG-16 of CIFAR size; 15,038,116 parameters for 100 classes.
+    """VGG-16 for CIFAR; 15,038,116 parameters for 100 classes.
 
         [32, 32, 3]  3x3 64, 64, max pool 2         [16, 16, 64]
                      3x3 128, 128, max pool 2       [8, 8, 128]
@@ -45,14 +45,14 @@ def vgg16(
                      dropout .5, dense 512, dropout .5, dense C
 
     Convolutions are padded. Dropout .3 follows the first one, and .4 every other one
-    that is not followed by a pool. Batch normalisation and ReLU follow every
-    convolution and the hidden layer:
-    - variant="crossbow": ReLU, then normalisation (epsilon .001, momentum .99);
+    that precedes no pool. Batch normalization and ReLU follow every convolution and the
+    hidden layer:
+    - variant="crossbow": ReLU, then normalization (epsilon .001, momentum .99);
       weights Glorot uniform, biases 0.
-    - variant="torch", which we infer to be HierSGD's: normalisation (epsilon .001, in
+    - variant="torch", which we infer to be HierSGD's: normalization (epsilon .001, in
       the dense part 1e-5; momentum .9), then ReLU; convolutions normal with variance
       2 / fan_out, dense weights uniform up to 1 / sqrt(fan_in). The source's biases
-      before a normalisation, which cancels them, are omitted.
+      before a normalization, which cancels them, are omitted.
 
     The layers compute in `dtype`, such as `jnp.bfloat16`; parameters and statistics are
     float32, and so are the last layer and the logits.
@@ -60,13 +60,13 @@ def vgg16(
     Sources: VGG.java of Koliousis et al., CROSSBOW, VLDB 2019, which follows
     cifar100vgg.py of geifmany/cifar-vgg; vgg_bn_drop.lua of szagoruyko/cifar.torch.
     """
-    choose("variant", variant, VARIANTS)
+    check_choice("variant", variant, VARIANTS)
     check_three_rates(
         dropout, "after the first convolution, after the others and in the dense part"
     )
     check_widths(width, hidden)
     dtype = compute_dtype(dtype)
-    places = cells(image, lambda n: n // 32)
+    positions = num_positions(image, lambda n: n // 32)
     init = nnx.initializers.variance_scaling
     if crossbow := variant == "crossbow":
         conv_init = dense_init = nnx.initializers.glorot_uniform()
@@ -111,7 +111,7 @@ def vgg16(
                 rate = dropout[1] if found else dropout[0]
                 found += conv(channels, channels := units * width)
                 found.append(max_pool if i == len(stage) - 1 else drop(rate))
-        first = dense(places * channels, hidden, crossbow, dtype)
+        first = dense(positions * channels, hidden, crossbow, dtype)
         return [
             *found,
             flatten,

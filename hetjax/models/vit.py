@@ -10,15 +10,20 @@ from flax import nnx
 from hetjax.models.blocks import (
     Block,
     Image,
+    check_choice,
     check_features,
     check_image,
     check_rates,
     check_widths,
-    choose,
     compute_dtype,
     identity,
 )
-from hetjax.models.transformer import Attention, FeedForward, Weights, check_heads
+from hetjax.models.transformer import (
+    Attention,
+    FeedForward,
+    TransformerLayers,
+    check_heads,
+)
 from hetjax.recipes import by_name
 
 Grid = tuple[int, int]  # patches down and across
@@ -44,15 +49,20 @@ class EncoderBlock(Block):
     """x -> y + MLP(LN(y)) with y = x + attention(LN(x))."""
 
     def __init__(
-        self, size: Size, epsilon: float, dropout: float, remat: bool, of: Weights
+        self,
+        size: Size,
+        epsilon: float,
+        dropout: float,
+        remat: bool,
+        make: TransformerLayers,
     ):
         """On [B, T, D], D = size.width."""
         super().__init__(remat=remat)
-        self.norm1 = of.norm(size.width, epsilon)
-        self.attention = Attention(size.width, size.heads, of)
-        self.norm2 = of.norm(size.width, epsilon)
-        self.mlp = FeedForward(size.width, size.hidden, of)
-        self.drop: Any = of.drop(dropout) if dropout else identity
+        self.norm1 = make.norm(size.width, epsilon)
+        self.attention = Attention(size.width, size.heads, make)
+        self.norm2 = make.norm(size.width, epsilon)
+        self.mlp = FeedForward(size.width, size.hidden, make)
+        self.drop: Any = make.drop(dropout) if dropout else identity
 
     def output(self, x: jax.Array) -> jax.Array:
         """[B, T, D] to [B, T, D]."""
@@ -73,9 +83,9 @@ class ViT(nnx.Module):
         dropout: float,
         epsilon: float,
         remat: bool,
-        of: Weights,
+        make: TransformerLayers,
     ):
-        """For images of this shape, or larger ones, [B, H, W, C]."""
+        """For images of this shape, or other ones, [B, H, W, C]."""
         self.image, self.patch = tuple(image), patch
         self.grid: Grid = (image[0] // patch, image[1] // patch)
         self.patches = nnx.Conv(
@@ -84,19 +94,24 @@ class ViT(nnx.Module):
             (patch, patch),
             patch,
             padding="VALID",
-            kernel_init=of.init,
-            dtype=of.dtype,
-            rngs=of.rngs,
+            kernel_init=make.init,
+            dtype=make.dtype,
+            rngs=make.rngs,
         )
-        places = 1 + self.grid[0] * self.grid[1]
+        length = 1 + self.grid[0] * self.grid[1]
         self.cls = nnx.Param(jnp.zeros((1, 1, size.width)))
-        self.positions = nnx.Param(of.init(of.rngs.params(), (1, places, size.width)))
-        self.drop: Any = of.drop(dropout) if dropout else identity
-        self.blocks = nnx.List(
-            [EncoderBlock(size, epsilon, dropout, remat, of) for _ in range(size.depth)]
+        self.positions = nnx.Param(
+            make.init(make.rngs.params(), (1, length, size.width))
         )
-        self.norm = of.norm(size.width, epsilon)
-        self.head = of.dense(size.width, classes, jnp.float32)
+        self.drop: Any = make.drop(dropout) if dropout else identity
+        self.blocks = nnx.List(
+            [
+                EncoderBlock(size, epsilon, dropout, remat, make)
+                for _ in range(size.depth)
+            ]
+        )
+        self.norm = make.norm(size.width, epsilon)
+        self.head = make.dense(size.width, classes, jnp.float32)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, H, W, C] or flat images to logits [B, classes]."""
@@ -115,8 +130,8 @@ class ViT(nnx.Module):
 
     def _images(self, x: jax.Array) -> jax.Array:
         """[B, H, W, C], of whole patches."""
-        grey = self.image[2] == 1 and x.ndim == 3
-        if x.ndim == 2 or grey and x.shape[1:] == self.image[:2]:
+        gray = self.image[2] == 1 and x.ndim == 3
+        if x.ndim == 2 or gray and x.shape[1:] == self.image[:2]:
             x = jnp.reshape(x, (x.shape[0], *self.image))
         whole = x.ndim == 4 and not (x.shape[1] % self.patch or x.shape[2] % self.patch)
         if not whole or x.shape[3] != self.image[2]:
@@ -128,10 +143,10 @@ class ViT(nnx.Module):
 
 
 def interpolate_positions(positions: jax.Array, old: Grid, new: Grid) -> jax.Array:
-    """The positions [1, 1 + h w, D] of a grid (h, w), for another grid.
+    """Return the positions [1, 1 + h w, D] of a grid (h, w), for another grid.
 
-    That of the class token stays; the others are interpolated bicubically (Keys' cubic
-    with a = -.5), as a picture of D channels is.
+    The class token's position is unchanged; the others are interpolated bicubically
+    (Keys' cubic with a = -.5), like an image with D channels.
     """
     if old == new:
         return positions
@@ -153,12 +168,12 @@ def vit(
     dtype: Any = jnp.float32,
     remat: bool = False,
 ) -> Callable[..., nnx.Module]:
-    """A vision transformer: ViT-Ti, ViT-S and ViT-B, or one of one's own size.
+    """A vision transformer: ViT-Ti, ViT-S, ViT-B, or one of a custom size.
 
         [H, W, C]  patches p x p, dense D           [H W / p^2, D]
                    class token, + positions         [1 + H W / p^2, D]
                    blocks, layer norm
-                   the class token's place, dense C
+                   the class token's position, dense C
         block:     x -> y + MLP(LN(y)) with y = x + attention(LN(x))
 
                   blocks   D  heads  hidden   parameters (224 pixels, C = 1000)
@@ -167,20 +182,20 @@ def vit(
         "base"        12  768     12    3072   86,567,656
 
     `size` is one of these names or (blocks, D, heads, hidden). MLPs have the exact
-    GELU; layer norms have `epsilon`. Weights are normal with deviation .02, cut off at
-    two deviations; biases and the class token are 0. Height and width of `image` are
-    multiples of `patch`. Larger images may be given as [B, H, W, C]: the positions are
-    then interpolated.
+    GELU; layer norms have `epsilon`. Weights are normal with standard deviation .02,
+    truncated at two deviations; biases and the class token are 0. Height and width of
+    `image` must be multiples of `patch`. Images of other sizes, [B, H, W, C], are
+    accepted, too: the positions are then interpolated.
     - dropout: the rate after the positions, and after each branch of a block.
-    - dtype: what the layers compute in, such as `jnp.bfloat16`; parameters are float32,
-      and so are the last layer and the logits.
-    - remat: keep only the inputs of blocks for the backward pass: less memory on
+    - dtype: compute dtype of the layers, such as `jnp.bfloat16`; parameters are
+      float32, and so are the last layer and the logits.
+    - remat: store only the inputs of blocks for the backward pass: less memory on
       accelerators (XLA undoes it on a CPU), about a third more work.
 
     Sources: Dosovitskiy et al., ICLR 2021; Touvron et al., DeiT, ICML 2021 (Ti, S).
     """
     if isinstance(size, str):
-        choose("size", size, tuple(SIZES))
+        check_choice("size", size, tuple(SIZES))
         found = SIZES[size]
     else:
         found = Size(*size)
@@ -189,12 +204,14 @@ def vit(
     check_rates(dropout)
     check_image(image)
     if image[0] % patch or image[1] % patch:
-        raise ValueError(f"image={image}: give multiples of the patch, {patch} pixels")
+        raise ValueError(
+            f"image={image}: must be multiples of the patch, {patch} pixels"
+        )
     layers = compute_dtype(dtype)
 
     def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
         check_features(features, image)
-        of = Weights(layers, rngs, cut=True)
+        make = TransformerLayers(layers, rngs, truncate=True)
         return ViT(
             image,
             classes,
@@ -203,7 +220,7 @@ def vit(
             dropout=dropout,
             epsilon=epsilon,
             remat=remat,
-            of=of,
+            make=make,
         )
 
     return build

@@ -41,25 +41,25 @@ def wide_resnet(
         block:       x -> conv 3x3(dropout(ReLU(BN(conv 3x3(ReLU(BN(x))))))) + shortcut
 
     10,961,370 parameters for WRN-16-8, 36,479,194 for WRN-28-10. The shortcut is x if
-    the number of channels stays, else a 1x1 convolution of ReLU(BN(x)). The first
-    convolution of the second and third stage has stride 2. Convolutions have no biases
-    and are normal with variance 2 / fan_out; BN has epsilon 1e-5, momentum .9; dense
-    weights are uniform up to 1 / sqrt(fan_in). On larger images the last mean is over
-    more positions: [56, 56] for 224 pixels.
+    the number of channels does not change, else a 1x1 convolution of ReLU(BN(x)). The
+    first convolution of the second and third stage has stride 2. Convolutions have no
+    biases and are normal with variance 2 / fan_out; BN has epsilon 1e-5, momentum .9;
+    dense weights are uniform up to 1 / sqrt(fan_in). On larger images the last mean is
+    over more positions: [56, 56] for 224 pixels.
 
     As in the original, there is no dropout by default; the code of Biased's authors
     has .3, in a post-activation variant that is not implemented here. Their paper does
-    not give the factor for WRN-16; 8 is the original paper's, for SVHN.
+    not state the factor for WRN-16; 8 is that of the original paper, for SVHN.
 
-    - dtype: what the layers compute in, such as `jnp.bfloat16`; parameters and
+    - dtype: compute dtype of the layers, such as `jnp.bfloat16`; parameters and
       statistics are float32, and so are the last layer and the logits.
-    - remat: keep only the inputs of blocks for the backward pass: less memory on
+    - remat: store only the inputs of blocks for the backward pass: less memory on
       accelerators (XLA undoes it on a CPU), about a third more work.
 
     Sources: Zagoruyko and Komodakis, BMVC 2016, and their wide-resnet.lua.
     """
     if depth < 10 or depth % 6 != 4:
-        raise ValueError(f"depth={depth}: give 6 n + 4, such as 16 or 28")
+        raise ValueError(f"depth={depth}: must be 6 n + 4, such as 16 or 28")
     check_rates(dropout)
     check_widths(widen)
     dtype = compute_dtype(dtype)
@@ -67,24 +67,24 @@ def wide_resnet(
     residual = partial(Residual, remat=remat)
 
     def layers(classes: int, rngs: nnx.Rngs) -> list[Layer]:
-        of = ConvLayers(init(2.0, "fan_out", "normal"), dtype, rngs)
+        make = ConvLayers(init(2.0, "fan_out", "normal"), dtype, rngs)
 
         def active(channels: int) -> list[Layer]:
-            return [of.norm(channels), jax.nn.relu]
+            return [make.norm(channels), jax.nn.relu]
 
         def block(a: int, b: int, stride: int) -> Residual:
             first = nnx.Sequential(*active(a))
-            convs = [of.conv(a, b, 3, stride), *active(b)]
+            convs = [make.conv(a, b, 3, stride), *active(b)]
             if dropout:
                 convs.append(nnx.Dropout(dropout, rngs=rngs))
-            branch = nnx.Sequential(*convs, of.conv(b, b, 3, 1))
+            branch = nnx.Sequential(*convs, make.conv(b, b, 3, 1))
             if a == b:
                 branch = nnx.Sequential(first, branch)
                 return residual(branch, identity, before=identity, after=identity)
-            skip = of.conv(a, b, 1, stride)
+            skip = make.conv(a, b, 1, stride)
             return residual(branch, skip, before=first, after=identity)
 
-        found: list[Layer] = [of.conv(image[2], 16, 3, 1)]
+        found: list[Layer] = [make.conv(image[2], 16, 3, 1)]
         channels = 16
         for stage in range(3):
             for i in range((depth - 4) // 6):

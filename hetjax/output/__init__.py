@@ -1,16 +1,17 @@
-"""Output layers for many labels: how the last layer of a model is trained.
+"""Output layers for many labels: ways to train the last layer of a model.
 
 A model whose outputs are z = h W^T + b, with W [C, H] and b [C] marked as
 `OutputParam`s, can be trained with
 
 full       the ordinary softmax cross-entropy, with an array [batch, labels]
-chunked    the same, in chunks of labels: no such array, and no gradient array for SGD
+chunked    the same, in chunks of labels: without that array; for SGD, without a
+           gradient array as well
 sampled    sampled softmax: the true labels and a few negatives per batch
-slide      SLIDE: the true labels and those that locality-sensitive hashing finds
+slide      SLIDE: the true labels and those found by locality-sensitive hashing
 
-`hetjax.classification(model, data, output=...)` takes one of these names, or what the
-functions here return. Evaluations are exact with all of them. The package stands on
-`hetjax.softmax` and `hetjax.sparse`; tasks use it.
+`hetjax.classification(model, data, output=...)` takes one of these names, or the result
+of a function below. Evaluations are exact with all of them. The package is built on
+`hetjax.sparse`, and used by `hetjax.tasks`.
 """
 
 from hetjax.output.head import Head, OutputParam

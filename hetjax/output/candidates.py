@@ -1,7 +1,7 @@
-"""Softmax over the true labels of an example and some candidates, on rows of W.
+"""Softmax over an example's true labels and some candidates, on rows of W.
 
-Both sampled softmax and SLIDE choose candidates; this is their loss, and its gradient
-as the rows of W and b that a batch uses (`sparse.RowSparseGrad`).
+Sampled softmax and SLIDE choose the candidates. Here are their common loss and its
+gradient, which has only the rows of W and b that a batch uses (`sparse.RowSparseGrad`).
 """
 
 from collections.abc import Callable
@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hetjax.output.layers import OutputLayer, shown
-from hetjax.softmax import Targets, product
+from hetjax.output.layers import OutputLayer, settings_text
+from hetjax.output.softmax import Targets, product
 from hetjax.sparse import RowSparseGrad
 
 
 class Candidates(NamedTuple):
-    """Labels beside the true ones: the same [m] for the batch, or [B, m] per example.
+    """Labels besides the true ones: [m] for the whole batch, or [B, m] per example.
 
-    The true labels of an example among them are left out by the layer.
+    The layer ignores an example's true labels among them.
     """
 
     ids: jax.Array  # int32
@@ -27,7 +27,7 @@ class Candidates(NamedTuple):
 
 Choose = Callable[..., tuple[Candidates, Any]]
 
-AT_ONCE = 2**21  # numbers of gathered rows, at most: 8 MB
+AT_ONCE = 2**21  # maximum size of the rows gathered at a time [floats]: 8 MB
 _LOWEST = -1e30  # below every score; finite, so that differences are not NaN
 
 
@@ -37,9 +37,9 @@ def layer(
     init: Callable[[jax.Array, jax.Array], Any] | None = None,
     **settings: Any,
 ) -> OutputLayer:
-    """The layer whose candidates are choose(h, W, b, state, key) -> (them, state).
+    """Return the layer with choose(h, W, b, state, key) -> (candidates, state).
 
-    The `settings` are for results.
+    The `settings` are shown in results.
     """
 
     def losses(
@@ -62,11 +62,13 @@ def layer(
         dh, dw, db = _grads(h, targets, chosen, scored, scale, len(w))
         return scored.losses, dh, dw, db, state
 
-    return OutputLayer(name, losses, loss_and_grads, init, shown(name, **settings))
+    return OutputLayer(
+        name, losses, loss_and_grads, init, settings_text(name, **settings)
+    )
 
 
 class _Scored(NamedTuple):
-    """The scores of the true labels and of the candidates, and what follows."""
+    """Losses and probabilities, with the rows of W that the gradient needs."""
 
     losses: jax.Array  # [B]
     p_true: jax.Array  # [L] probability of each true label, for its example
@@ -78,12 +80,12 @@ class _Scored(NamedTuple):
 def _scored(
     h: jax.Array, w: jax.Array, b: jax.Array, targets: Targets, chosen: Candidates
 ) -> _Scored:
-    """Of the softmax over the true labels and the candidates of each example.
+    """Return the softmax over each example's true labels and candidates.
 
         loss = -sum_c t_c (z_c - log(sum_{c in Y} exp z_c
                                      + sum_{j not in Y} exp(z_j - offset_j)))
 
-    with j over the candidates. 0 without labels.
+    with j over the candidates; 0 for an example without labels.
     """
     size = h.shape[0]
     rows_true = w.at[targets.columns].get(mode="clip")
@@ -93,9 +95,9 @@ def _scored(
     highest = jnp.full(size, _LOWEST).at[targets.rows].max(member, mode="drop")
     highest, e, rows_sum = _weighted(h, w, b, targets, chosen, highest)
     e_true = jnp.exp(member - highest.at[targets.rows].get(mode="clip"))
-    total = e.sum(-1) + targets.of_rows(e_true, size)
+    total = e.sum(-1) + targets.sum_per_example(e_true, size)
     normalizer = (highest + jnp.log(total)).at[targets.rows].get(mode="clip")
-    losses = -targets.of_rows(targets.shares * (z_true - normalizer), size)
+    losses = -targets.sum_per_example(targets.shares * (z_true - normalizer), size)
     p_true = e_true / total.at[targets.rows].get(mode="clip")
     p, mean = (x / total[:, None] for x in (e, rows_sum))
     return _Scored(losses, p_true, p, rows_true, mean)
@@ -109,10 +111,10 @@ def _weighted(
     chosen: Candidates,
     highest: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(highest [B], e [B, m], sum_j e_j W_j [B, H]) of the candidates' scores z [B, m].
+    """Return (highest [B], e [B, m], sum_j e_j W_j [B, H]) for the candidates j.
 
-    `highest` is the highest score of each example, of those given and of z, and
-    e = exp(z - highest), 0 for true labels.
+    With z [B, m] their scores: `highest` is the maximum of the argument `highest` and
+    of z, for each example, and e = exp(z - highest), 0 for true labels.
     """
 
     def of_example(
@@ -125,14 +127,14 @@ def _weighted(
         e = jnp.exp(z - highest)
         return highest, e, product(e, rows)
 
-    own = h, _hits(targets, chosen, h.shape[0]), highest
+    examples = h, _hits(targets, chosen, h.shape[0]), highest
     if chosen.ids.ndim == 1:  # shared by the batch
-        return jax.vmap(of_example, (0, 0, 0, None, None))(*own, *chosen)
-    # their rows are used while they are in the cache, instead of an array [B, m, H]
+        return jax.vmap(of_example, (0, 0, 0, None, None))(*examples, *chosen)
+    # rows are used while they are in the cache, without an array [B, m, H]
     together = max(1, AT_ONCE // (chosen.ids.shape[1] * h.shape[1]))
     return jax.lax.map(
         lambda example: of_example(*example),
-        (*own, *chosen),
+        (*examples, *chosen),
         batch_size=min(together, h.shape[0]),
     )
 
@@ -145,17 +147,17 @@ def _grads(
     scale: jax.Array,
     num_labels: int,
 ) -> tuple[jax.Array, RowSparseGrad, RowSparseGrad]:
-    """(dh, dW, db) of sum_b scale_b loss_b, from d z = scale (T p - t), T = sum t.
+    """Return (dh, dW, db) of sum_b scale_b loss_b: dz = scale (T p - t), T = sum t.
 
-    By hand: autodiff would hold several arrays of the size of all rows.
+    Computed manually: autodiff would hold several arrays of the size of all rows.
     """
     size = h.shape[0]
-    total = scale * targets.of_rows(targets.shares, size)
+    total = scale * targets.sum_per_example(targets.shares, size)
     of_entries = total.at[targets.rows].get(mode="clip") * scored.p_true
     of_entries -= scale.at[targets.rows].get(mode="clip") * targets.shares
     of_entries = jnp.where(targets.rows < size, of_entries, 0.0)
     d = total[:, None] * scored.p
-    dh = targets.of_rows(of_entries[:, None] * scored.rows_true, size)
+    dh = targets.sum_per_example(of_entries[:, None] * scored.rows_true, size)
     dh += total[:, None] * scored.mean
     ids = jnp.concatenate([targets.columns, chosen.ids.reshape(-1)])
     if chosen.ids.ndim == 1:  # shared by the batch
@@ -166,21 +168,21 @@ def _grads(
         examples = jnp.repeat(jnp.arange(size), d.shape[1])
         examples = jnp.concatenate([targets.rows, examples])
         db = jnp.concatenate([of_entries, d.reshape(-1)])
-        # a product that XLA forms where it is added to W, not in an array before it
+        # XLA fuses this product into its addition to W, without an array for it
         dw = db[:, None] * h.at[examples].get(mode="clip")
     dw, db = (RowSparseGrad(ids, rows, num_labels) for rows in (dw, db))
     return dh, dw, db
 
 
 def _hits(targets: Targets, chosen: Candidates, size: int) -> jax.Array:
-    """[B, m] is the candidate a true label of the example?"""
+    """Return [B, m], whether the candidate is a true label of the example."""
     ids = jnp.broadcast_to(chosen.ids, (size, chosen.ids.shape[-1]))
     same = ids.at[targets.rows].get(mode="clip") == targets.columns[:, None]
     return jnp.zeros(ids.shape, bool).at[targets.rows].max(same, mode="drop")
 
 
 def _is_first(targets: Targets, size: int) -> jax.Array:
-    """[L] is an entry true, and not a repetition of the one before it?"""
+    """Return [L], whether an entry is neither padding nor equal to the previous one."""
     rows, columns, _ = targets
     repeated = (rows[1:] == rows[:-1]) & (columns[1:] == columns[:-1])
     return (rows < size) & ~jnp.concatenate([jnp.zeros(1, bool), repeated])

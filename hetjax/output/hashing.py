@@ -1,7 +1,7 @@
-"""Locality-sensitive hashing for SLIDE: SimHash and DWTA codes, and their tables.
+"""Locality-sensitive hashing for SLIDE: SimHash and DWTA codes, and hash tables.
 
 Vectors with a large inner product tend to fall into the same bucket. The content of a
-bucket is a slice of the labels sorted by their codes, so that tables are two integer
+bucket is a slice of the labels sorted by their codes, so that a table is two integer
 arrays. Source: SLIDE; docs/algorithms H.
 """
 
@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hetjax.softmax import over_chunks
+from hetjax.output.softmax import over_chunks
 
 HASHES = ("simhash", "dwta")
 _BIN = 8  # coordinates of which DWTA takes the largest: 3 bits of a code
 _BIN_BITS = 3
-_PROBES = 100  # bins that are tried in place of an empty one, at most
-_ROWS = 4096  # rows of W that are hashed at a time
+_PROBES = 100  # maximum number of bins tried in place of an empty one
+_ROWS = 4096  # rows of W hashed at a time
 _MIX = 2654435769  # 2**32 / the golden ratio: spreads codes over fewer buckets
 
 
 class Hashing(NamedTuple):
-    """Which hash functions: L tables, each addressed by K codes of a vector."""
+    """A family of hash functions: L tables, each addressed by K codes of a vector."""
 
     hash: str  # one of HASHES
     codes: int  # K
@@ -31,7 +31,7 @@ class Hashing(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """log2 of the buckets of a table."""
+        """log2 of the number of buckets of a table."""
         return min(self.range_bits, self._code_bits)
 
     @property
@@ -39,9 +39,9 @@ class Hashing(NamedTuple):
         return self.codes * (_BIN_BITS if self.hash == "dwta" else 1)
 
     def buckets(self, x: jax.Array, key: jax.Array) -> jax.Array:
-        """[L, n] int32: the bucket of each vector x [n, H] in each table.
+        """Return [L, n] int32, the bucket of each vector x [n, H] in each table.
 
-        Equal keys are equal hash functions.
+        Equal keys yield equal hash functions.
         """
         hashed = _dwta if self.hash == "dwta" else _simhash
         codes = hashed(x.T, self.codes * self.tables, key).astype(jnp.uint32)
@@ -58,11 +58,11 @@ class Hashing(NamedTuple):
         return (bucket if fits else bucket >> (32 - self.bits)).astype(jnp.int32)
 
 
-# Both take the vectors as columns, x [H, n], so that loops run over many of them.
+# Both take the vectors as columns, x [H, n], so that inner loops are long.
 
 
 def _simhash(x: jax.Array, num: int, key: jax.Array) -> jax.Array:
-    """[num, n] signs of random projections, each on a third of the coordinates."""
+    """Return [num, n], signs of random projections on a third of the coordinates."""
     dim = len(x)
     ranks, signs = (jax.random.uniform(k, (num, dim)) for k in jax.random.split(key))
     chosen = jnp.argsort(jnp.argsort(ranks, axis=1), axis=1) < max(1, dim // 3)
@@ -71,10 +71,10 @@ def _simhash(x: jax.Array, num: int, key: jax.Array) -> jax.Array:
 
 
 def _dwta(x: jax.Array, num: int, key: jax.Array) -> jax.Array:
-    """[num, n] the place of the largest value in bins of permuted coordinates.
+    """Return [num, n] positions of the largest value in bins of permuted coordinates.
 
-    The code of a bin without any non-zero is that of another bin, chosen by double
-    hashing (densified winner takes all).
+    An empty bin (all zeros) takes the code of another bin, chosen by double hashing
+    (densified winner takes all).
     """
     dim = len(x)
     size = min(_BIN, dim)
@@ -85,12 +85,12 @@ def _dwta(x: jax.Array, num: int, key: jax.Array) -> jax.Array:
     )
     bins = order[:, : per_permutation * size].reshape(-1, size)[:num]
 
-    def coded(own: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # rows of x one by one: on a CPU many times faster than x[own] and an argmax
-        largest = x[own[0]]
+    def coded(coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # row by row: on a CPU many times faster than x[coordinates] and an argmax
+        largest = x[coordinates[0]]
         code, empty = jnp.zeros(largest.shape, jnp.int32), largest == 0
         for place in range(1, size):
-            values = x[own[place]]
+            values = x[coordinates[place]]
             code = jnp.where(values > largest, place, code)
             largest, empty = jnp.maximum(values, largest), empty & (values == 0)
         return code, empty
@@ -100,12 +100,12 @@ def _dwta(x: jax.Array, num: int, key: jax.Array) -> jax.Array:
 
 
 def _densified(codes: jax.Array, empty: jax.Array, key: jax.Array) -> jax.Array:
-    """The codes [num, n], with those of other bins where a bin is empty."""
+    """Return the codes [num, n], with those of other bins where a bin is empty."""
     num = len(codes)
-    # without a common divisor with their number, so that no bin is tried twice
+    # strides coprime to the number of bins, so that no bin is tried twice
     coprime = jnp.array([s for s in range(1, num + 1) if math.gcd(s, num) == 1])
     strides = jax.random.choice(key, coprime, (num,))
-    own = jnp.arange(num)
+    bins = jnp.arange(num)
 
     def more(state: tuple) -> jax.Array:
         attempt, _, missing = state
@@ -113,20 +113,21 @@ def _densified(codes: jax.Array, empty: jax.Array, key: jax.Array) -> jax.Array:
 
     def probe(state: tuple) -> tuple:
         attempt, codes_now, missing = state
-        donor = (own + attempt * strides) % num
+        donor = (bins + attempt * strides) % num
         taken = missing & ~empty[donor]
         codes_now = jnp.where(taken, codes[donor], codes_now)
         return attempt + 1, codes_now, missing & ~taken
 
-    # a vector of zeros has no other bin: without this, all probes would be made for it
+    # a vector of zeros has no other bin: without this, it would cost all probes
     missing = empty & ~empty.all(0)[None]
     return jax.lax.while_loop(more, probe, (1, codes, missing))[1]
 
 
 def evenly(place: jax.Array, total: jax.Array, most: jax.Array | int) -> jax.Array:
-    """Where to take the place-th of `most` things from `total` ones; if fewer, itself.
+    """Return the index of the place-th of `most` items taken evenly from `total` items.
 
-    floor(place total / most), by parts: place * total could overflow, most**2 must not.
+    This is floor(place total / most), computed in parts, as place * total could
+    overflow (most**2 must not); `place` itself if there are at most `most` items.
     """
     most = jnp.maximum(most, 1)
     spread = place * (total // most) + place * (total % most) // most
@@ -137,33 +138,33 @@ class HashTables(NamedTuple):
     """L hash tables of the rows of W, sorted by bucket."""
 
     labels: jax.Array  # [L, C] int32: labels in the order of their buckets
-    starts: jax.Array  # [L, buckets + 1] int32: where each bucket starts
+    starts: jax.Array  # [L, buckets + 1] int32: the start of each bucket in `labels`
 
     @staticmethod
-    def of(w: jax.Array, hashing: Hashing, key: jax.Array) -> "HashTables":
-        """The tables of the rows of W [C, H]."""
+    def build(w: jax.Array, hashing: Hashing, key: jax.Array) -> "HashTables":
+        """Return the tables of the rows of W [C, H]."""
         num = len(w)
 
         def hashed(start: jax.Array, size: int, codes: jax.Array) -> jax.Array:
             rows = jax.lax.dynamic_slice_in_dim(w, start, size)
-            own = hashing.buckets(rows, key)
-            return jax.lax.dynamic_update_slice_in_dim(codes, own, start, 1)
+            buckets = hashing.buckets(rows, key)
+            return jax.lax.dynamic_update_slice_in_dim(codes, buckets, start, 1)
 
         codes = jnp.zeros((hashing.tables, num), jnp.int32)
         codes = over_chunks(num, _ROWS, hashed, codes)
-        # one table after the other: all at once, the sort would need more memory
+        # one table after another: sorting all at once would need more memory
         return HashTables(
-            *jax.lax.map(lambda own: _by_bucket(own, hashing.bits), codes)
+            *jax.lax.map(lambda buckets: _by_bucket(buckets, hashing.bits), codes)
         )
 
-    def found(
+    def lookup(
         self, buckets: jax.Array, bucket_size: int, most: int
     ) -> tuple[jax.Array, jax.Array]:
-        """(labels [B, most], count [B]) in the given bucket [L, B] of each table.
+        """Return (labels [B, most], count [B]) of one bucket [L, B] of each table.
 
-        Of each bucket the last `bucket_size` labels count (a full bucket drops the
-        oldest). If there are more than `most` in all, they are taken evenly from all
-        tables. What is beyond the count has no meaning; labels may occur repeatedly.
+        Only the last `bucket_size` labels of a bucket count (a full bucket drops the
+        oldest). If there are more than `most` in total, they are taken evenly from all
+        tables. Entries beyond the count are arbitrary; labels may occur repeatedly.
         """
         num, buckets = len(buckets), buckets.T
         table = jnp.arange(num)[None]
@@ -181,11 +182,11 @@ class HashTables(NamedTuple):
 
 
 def _by_bucket(buckets: jax.Array, bits: int) -> tuple[jax.Array, jax.Array]:
-    """(labels [C] in the order of their buckets [C], starts): the arrays of a table.
+    """Return a table's arrays (labels [C] in the order of their buckets [C], starts).
 
-    A counting sort, of a part of the labels at a time: those of a part are sorted as
-    single numbers, bucket and place in the part in 32 bits, and go where the parts
-    before end. On a CPU this is much faster than one sort of pairs.
+    A counting sort of one part of the labels at a time: the labels of a part are sorted
+    as single integers (bucket and position within the part, in 32 bits) and appended to
+    those of the previous parts. On a CPU this is much faster than one sort of pairs.
     """
     counts = jnp.zeros(2**bits + 1, jnp.int32).at[buckets + 1].add(1)
     starts = jnp.cumsum(counts, dtype=jnp.int32)
@@ -193,15 +194,15 @@ def _by_bucket(buckets: jax.Array, bits: int) -> tuple[jax.Array, jax.Array]:
 
     def part(start: Any, size: int, carry: tuple) -> tuple:
         labels, ends = carry
-        own = jax.lax.dynamic_slice_in_dim(buckets, start, size).astype(jnp.uint32)
+        bucket = jax.lax.dynamic_slice_in_dim(buckets, start, size).astype(jnp.uint32)
         place = jnp.arange(size, dtype=jnp.int32)
-        packed = jnp.sort((own << place_bits) | place.astype(jnp.uint32))
-        own = packed >> place_bits
-        begins = jnp.concatenate([jnp.ones(1, bool), own[1:] != own[:-1]])
+        packed = jnp.sort((bucket << place_bits) | place.astype(jnp.uint32))
+        bucket = packed >> place_bits
+        begins = jnp.concatenate([jnp.ones(1, bool), bucket[1:] != bucket[:-1]])
         rank = place - jax.lax.cummax(jnp.where(begins, place, 0))
         found = (packed & (2**place_bits - 1)).astype(jnp.int32)
-        labels = labels.at[ends[own] + rank].set(start + found)
-        return labels, ends.at[own].add(1)
+        labels = labels.at[ends[bucket] + rank].set(start + found)
+        return labels, ends.at[bucket].add(1)
 
     labels = jnp.zeros_like(buckets)
     labels, _ = over_chunks(len(buckets), 2**place_bits, part, (labels, starts[:-1]))

@@ -1,14 +1,16 @@
-"""What an output layer is: losses and gradients from its inputs and weights."""
+"""The interface of output layers, the chunked softmax, and checks of settings."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 
-from hetjax import softmax
-from hetjax.output.checks import check_counts
+from hetjax.data.dataset_checks import is_real, is_whole
+from hetjax.output import softmax
+from hetjax.output.softmax import Targets
 from hetjax.recipes import by_name
-from hetjax.softmax import Targets
+from hetjax.sparse import WithKernel
 
 MOST_LABELS = 2**30
 
@@ -19,7 +21,7 @@ class OutputLayer(NamedTuple):
     losses(h, W, b, state, targets, key) -> (losses [B], state), to be differentiated
     loss_and_grads(h, W, b, state, targets, scale [B], key)
         -> (losses [B], dh [B, H], dW, db, state), of sum_b scale_b loss_b
-    init(W, key) -> state; None if the layer has none
+    init(W, key) -> state; None if the layer has no state
     text: the name and the settings, for results
 
     dW and db are arrays, or gradients that `sparse.subtract` and `sparse.dense` accept.
@@ -32,25 +34,25 @@ class OutputLayer(NamedTuple):
     text: str = ""
 
 
-def shown(name: str, **settings: Any) -> str:
-    """A layer's name and settings as they are given in Python."""
+def settings_text(name: str, **settings: Any) -> str:
+    """Return a layer's name and settings, written as a Python call."""
     return f"{name}({', '.join(f'{k}={v!r}' for k, v in settings.items())})"
 
 
-# A layer's factory: labels [C] int64, the examples of each label -> OutputLayer
+# [C] int64, the number of examples of each label -> OutputLayer
 MakeLayer = Callable[[Any], OutputLayer]
 
 
 @by_name
 def chunked(*, chunk: int | None = None) -> MakeLayer:
-    """Exact softmax cross-entropy in chunks of labels: see `hetjax.softmax`.
+    """Exact softmax cross-entropy in chunks of labels: see `hetjax.output.softmax`.
 
         loss = -sum_c t_c (z_c - logsumexp(z)),   t = 1/|labels| on each true label
 
     It needs no array [batch, labels], and plain SGD needs no array for the gradient of
-    W. `chunk` is the number of labels of a chunk; by default four million scores (16
-    MB) are computed at a time, but 512 labels at least. Results are those of the full
-    softmax up to rounding.
+    W. `chunk` is the number of labels of a chunk; by default four million scores
+    (16 MB), but at least 512 labels, are computed at a time. Results equal those of the
+    full softmax up to rounding.
     """
     if chunk is not None:
         check_counts(MOST_LABELS, chunk=chunk)
@@ -75,8 +77,26 @@ def chunked(*, chunk: int | None = None) -> MakeLayer:
     ) -> tuple:
         del key
         found = softmax.loss_and_grads(h, w, b, targets, scale, size(h))
-        return *found, softmax.WithKernel(), state
+        return *found, WithKernel(), state
 
-    text = shown("chunked", chunk=chunk)
+    text = settings_text("chunked", chunk=chunk)
     layer = OutputLayer("chunked", losses, loss_and_grads, text=text)
     return lambda counts: layer
+
+
+def check_counts(most: int, **settings: Any) -> None:
+    """Raise a ValueError unless every setting is an integer of 1..most."""
+    for name, value in settings.items():
+        if not is_whole(value) or not 1 <= value <= most:
+            raise ValueError(
+                f"{name}={value!r}: pass an integer of at least 1 and at most {most:,}"
+            )
+
+
+def check_decay(name: str, value: Any) -> None:
+    """Raise a ValueError unless the value is a finite number of at least 0."""
+    if not is_real(value) or not math.isfinite(value) or value < 0:
+        raise ValueError(
+            f"{name}={value!r}: must be a finite number of at least 0, as intervals "
+            "cannot shrink"
+        )

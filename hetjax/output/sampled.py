@@ -1,4 +1,4 @@
-"""Sampled softmax: the true labels against a few negatives that the batch shares."""
+"""Sampled softmax: the true labels and a few negatives shared by the batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.output.candidates import Candidates, layer
-from hetjax.output.checks import check_counts
-from hetjax.output.layers import MakeLayer, OutputLayer
+from hetjax.output.layers import MakeLayer, OutputLayer, check_counts
 from hetjax.recipes import by_name
 
 DISTRIBUTIONS = ("uniform", "log_uniform", "frequency")
@@ -53,7 +52,7 @@ def sampled(*, negatives: int = 1024, distribution: str = "log_uniform") -> Make
 
 
 def probabilities(distribution: str, counts: np.ndarray) -> np.ndarray:
-    """q [C] float64 of labels that occur `counts` [C] times."""
+    """Return q [C] float64 of labels that occur `counts` [C] times."""
     num = len(counts)
     if distribution == "uniform":
         return np.full(num, 1.0 / num)
@@ -65,16 +64,17 @@ def probabilities(distribution: str, counts: np.ndarray) -> np.ndarray:
 
 
 def _sampler(q: np.ndarray) -> Callable[[jax.Array, int], tuple]:
-    """draw(key, n) -> (labels [n] int32, log q [n]); q as multiples of 2**-32.
+    """Return draw(key, n) -> (labels [n] int32, log q [n]); q as multiples of 2**-32.
 
     The sums of 670,091 probabilities need more digits than float32 has: label c is
-    drawn if a random 32-bit number lies below its bound and not below the one before.
+    drawn if a random 32-bit integer lies below its bound and not below the previous
+    bound.
     """
     bounds = np.round(np.cumsum(q) * _WHOLE)
     bounds[-1] = _WHOLE
     widths = np.diff(bounds, prepend=0.0)
     log_q = np.log(np.maximum(widths, 1.0) / _WHOLE).astype(np.float32)
-    last = (bounds - 1).astype(np.uint32)  # the last number that draws label c
+    last = (bounds - 1).astype(np.uint32)  # the largest integer that draws label c
 
     def draw(key: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
         numbers = jax.random.bits(key, (n,), jnp.uint32)

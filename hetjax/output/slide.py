@@ -1,4 +1,4 @@
-"""SLIDE: softmax over the true labels and those that hash tables find, per example."""
+"""SLIDE: softmax over each example's true labels and those found in hash tables."""
 
 import math
 from typing import Any, NamedTuple
@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.output.candidates import Candidates, layer
-from hetjax.output.checks import check_counts, check_decay
 from hetjax.output.hashing import HASHES, Hashing, HashTables, evenly
-from hetjax.output.layers import MakeLayer, OutputLayer
+from hetjax.output.layers import MakeLayer, OutputLayer, check_counts, check_decay
 from hetjax.recipes import by_name
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # SLIDE (MLSys 2020), on Amazon-670k; on Delicious-200k SimHash with K = 9
+    # SLIDE (MLSys 2020) on Amazon-670k; Delicious-200k used SimHash with K = 9
     "paper": {
         "hash": "dwta",
         "codes": 8,
@@ -22,7 +21,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "rebuild_decay": 0.1,
         "renew_every": 1,
     },
-    # the optimized code (MLSys 2021), its smaller setting for Amazon-670k
+    # the optimized code (MLSys 2021): its smaller setting for Amazon-670k
     "optimized": {
         "hash": "dwta",
         "codes": 5,
@@ -32,8 +31,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 BUCKET_SIZE, RANGE_BITS = 128, 18  # of the public code
-MOST_CODES = 2**16  # K L, in all tables; the public code has 6,144 at most
-MOST_ACTIVE = 20_000  # places are multiplied with one another, in 32 bits
+MOST_CODES = 2**16  # K L, in all tables; the public code has at most 6,144
+MOST_ACTIVE = 20_000  # positions are multiplied with each other, in 32 bits
 MOST_STEPS = 2**30 - 1  # between rebuilds
 
 
@@ -53,48 +52,49 @@ def slide(
 
         loss = -sum_c t_c (z_c - log sum_{a in A} exp z_a),   t = 1/|labels|
 
-    A are the true labels and the content of the bucket that h has in each of L
-    `tables`, addressed by K `codes`: "dwta" (places of the largest of 8 coordinates) or
-    "simhash" (signs of sparse projections). Where these are fewer than `active`
-    different labels, arbitrary ones are added as in the public code; where they are
-    more, `active` of them are taken evenly (the public code has no such bound, but
-    arrays here have one shape). Of what the buckets hold, 2 `active` entries are looked
-    at, evenly over the tables. Buckets keep the last 128 labels that fall into them.
+    A consists of the true labels and the content of h's bucket in each of L `tables`,
+    addressed by K `codes`: "dwta" (position of the largest of 8 coordinates) or
+    "simhash" (signs of sparse projections). If these are fewer than `active` distinct
+    labels, arbitrary ones are added as in the public code; if they are more, `active`
+    of them are taken evenly (the public code has no such bound, but arrays here have
+    one shape). Of the buckets' content, 2 `active` entries are examined, spread evenly
+    over the tables. Buckets hold the last 128 labels that fall into them.
 
-    The tables hold the rows of W as they were at the last rebuild. The first rebuild
-    comes after `rebuild_every` steps, the interval to the t-th is
-    e^(`rebuild_decay` (t - 1)) times as long, and every `renew_every`-th one draws new
-    hash functions. `preset="paper"` is DWTA with K = 8, L = 50, and intervals that grow
-    (the paper does not say how fast: 0.1 is ours); "optimized" is K = 5, L = 256,
-    constant intervals, and new functions at every twentieth rebuild.
+    The tables hold the rows of W as of the last rebuild. The first rebuild comes after
+    `rebuild_every` steps, the interval before the t-th is e^(`rebuild_decay` (t - 1))
+    times as long, and every `renew_every`-th rebuild draws new hash functions.
+    `preset="paper"` is DWTA with K = 8, L = 50 and growing intervals (the paper does
+    not give the rate; 0.1 is our choice); "optimized" is K = 5, L = 256, constant
+    intervals, and new functions at every twentieth rebuild.
 
-    The tables belong to the model's state, on the device. Each worker keeps its own
-    through merges, and rebuilds them from its rows; those of the merged model stay the
-    first ones, with which a worker that joins later begins. Source: docs/algorithms H.
+    The tables are part of the model state, on the device. Each worker has separate
+    tables, which merges do not change and which it rebuilds from its rows of W. The
+    merged model retains the initial tables, with which a worker that joins later
+    starts. Source: docs/algorithms H.
     """
     if preset not in PRESETS:
         raise ValueError(f"preset={preset!r}: choose one of {tuple(PRESETS)}")
     given = {"hash": hash, "codes": codes, "tables": tables}
     given |= {"rebuild_decay": rebuild_decay, "renew_every": renew_every}
-    own = {name: value for name, value in given.items() if value is not None}
-    chosen = {**PRESETS[preset], **own}
+    overrides = {name: value for name, value in given.items() if value is not None}
+    chosen = {**PRESETS[preset], **overrides}
     _check(chosen, active, rebuild_every)
     hashing = Hashing(chosen["hash"], chosen["codes"], chosen["tables"], RANGE_BITS)
-    schedule = _Schedule(
+    schedule = _RebuildSchedule(
         hashing, rebuild_every, chosen["rebuild_decay"], chosen["renew_every"]
     )
 
     def make(counts: np.ndarray) -> OutputLayer:
         num = len(counts)
         size = min(active, num)
-        # a shuffled list of all labels, of which each example takes a part
+        # a shuffled list of labels; each example takes it with a random offset
         listed = np.arange(size, dtype=np.int64) * _coprime(num) % num
 
         def choose(
             h: jax.Array, w: jax.Array, b: Any, state: dict[str, Any], key: jax.Array
         ) -> tuple[Candidates, dict[str, Any]]:
             del b
-            # a loop of at most one turn: `cond` would copy the tables at every step
+            # a loop of at most one iteration: `cond` would copy the tables every step
             state = jax.lax.while_loop(
                 lambda state: state["steps"] >= state["next"],
                 lambda state: schedule.rebuilt(w, state),
@@ -102,32 +102,32 @@ def slide(
             )
             state = {**state, "steps": state["steps"] + 1}
             buckets = hashing.buckets(
-                h, schedule.functions(state["key"], state["rebuilds"])
+                h, schedule.functions_key(state["key"], state["rebuilds"])
             )
             tables = HashTables(state["labels"], state["starts"])
-            found, count = tables.found(buckets, BUCKET_SIZE, 2 * size)
+            found, count = tables.lookup(buckets, BUCKET_SIZE, 2 * size)
             offset = jax.random.randint(key, (len(h), 1), 0, num)
             others = (jnp.asarray(listed, jnp.int32)[None] + offset) % num
             ids = _distinct(found, count, others)
             return Candidates(ids, jnp.zeros(ids.shape, jnp.float32)), state
 
         more = {"active": active, "rebuild_every": rebuild_every}
-        return layer("slide", choose, schedule.begin, **chosen, **more)
+        return layer("slide", choose, schedule.init, **chosen, **more)
 
     return make
 
 
-class _Schedule(NamedTuple):
-    """The layer's state: the tables, and when they are made anew."""
+class _RebuildSchedule(NamedTuple):
+    """The layer's state: the tables and the schedule of their rebuilds."""
 
     hashing: Hashing
     rebuild_every: int
     rebuild_decay: float
     renew_every: int
 
-    def begin(self, w: jax.Array, key: jax.Array) -> dict[str, Any]:
-        """The state at the start."""
-        tables = HashTables.of(w, self.hashing, jax.random.fold_in(key, 0))
+    def init(self, w: jax.Array, key: jax.Array) -> dict[str, Any]:
+        """Return the initial state."""
+        tables = HashTables.build(w, self.hashing, jax.random.fold_in(key, 0))
         return {
             "labels": tables.labels,
             "starts": tables.starts,
@@ -138,31 +138,33 @@ class _Schedule(NamedTuple):
         }
 
     def rebuilt(self, w: jax.Array, state: dict[str, Any]) -> dict[str, Any]:
-        """The state after a rebuild."""
+        """Return the state after a rebuild."""
         number = state["rebuilds"] + 1
         wait = self.rebuild_every * jnp.exp(self.rebuild_decay * number)
         wait = jnp.minimum(wait, MOST_STEPS).astype(jnp.int32)
-        tables = HashTables.of(w, self.hashing, self.functions(state["key"], number))
+        tables = HashTables.build(
+            w, self.hashing, self.functions_key(state["key"], number)
+        )
         return {
             **state,
             "labels": tables.labels,
             "starts": tables.starts,
             "rebuilds": number,
-            # at the most, the sum still is a number of 32 bits
+            # even the maximum plus the interval fits into 32 bits
             "next": jnp.minimum(state["next"], MOST_STEPS) + wait,
         }
 
-    def functions(self, key_data: jax.Array, rebuilds: jax.Array) -> jax.Array:
-        """The key of the hash functions after so many rebuilds."""
+    def functions_key(self, key_data: jax.Array, rebuilds: jax.Array) -> jax.Array:
+        """Return the key of the hash functions after `rebuilds` rebuilds."""
         key = jax.random.wrap_key_data(key_data)
         return jax.random.fold_in(key, rebuilds // self.renew_every)
 
 
 def _distinct(found: jax.Array, count: jax.Array, others: jax.Array) -> jax.Array:
-    """[B, m] different ids: the first `count` of `found`, then some of `others` [B, m].
+    """Return [B, m] distinct ids: the first `count` of `found`, then some of `others`.
 
-    Ids of `found` [B, n] may be repeated; those of `others` are different ones, so that
-    both together always have m. Of too many, the ids are taken evenly.
+    Ids of `found` [B, n] may be repeated; those of `others` [B, m] are distinct, so
+    that both together always have m. If there are too many, ids are taken evenly.
     """
     size = others.shape[1]
     none = jnp.uint32(2**32 - 1)
@@ -171,7 +173,7 @@ def _distinct(found: jax.Array, count: jax.Array, others: jax.Array) -> jax.Arra
         found.astype(jnp.uint32) << 1,
         none,
     )
-    # what was found comes before the same id among the others
+    # a found id is sorted before the same id among the others
     keys = jnp.concatenate([keys, (others.astype(jnp.uint32) << 1) | 1], axis=1)
     keys = jnp.sort(keys, axis=1)
     ids = (keys >> 1).astype(jnp.int32)
@@ -191,12 +193,12 @@ def _distinct(found: jax.Array, count: jax.Array, others: jax.Array) -> jax.Arra
 
 
 def _first(counts: jax.Array, wanted: jax.Array) -> jax.Array:
-    """[B, m] the first place where each row of counts [B, n] has reached a number."""
+    """Return [B, m], the first positions where rows of counts [B, n] reach `wanted`."""
     return jax.vmap(jnp.searchsorted)(counts, wanted)
 
 
 def _coprime(num: int) -> int:
-    """A number without a common divisor with `num`, near its golden section."""
+    """Return a number coprime to `num`, near its golden section."""
     step = max(1, round(num * 0.6180339887))
     while math.gcd(step, num) != 1:
         step += 1
@@ -210,8 +212,8 @@ def _check(chosen: dict[str, Any], active: int, rebuild_every: int) -> None:
     check_counts(MOST_CODES, codes=codes, tables=tables)
     if codes * tables > MOST_CODES:
         raise ValueError(
-            f"{codes} codes in each of {tables} tables: give at most {MOST_CODES:,} "
-            "in all"
+            f"{codes} codes in each of {tables} tables: codes * tables must be at most "
+            f"{MOST_CODES:,}"
         )
     check_counts(MOST_ACTIVE, active=active)
     check_counts(

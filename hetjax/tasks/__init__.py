@@ -1,4 +1,4 @@
-"""Tasks: a model's init, loss and metrics as pure functions, from any flax module."""
+"""Tasks: the init, loss and metrics of any flax module as pure functions."""
 
 from hetjax.tasks import augment
 from hetjax.tasks.classification import classification

@@ -11,14 +11,14 @@ from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
 from hetjax.recipes import by_name
 from hetjax.tasks import augment as images
-from hetjax.tasks.forward import forward
 from hetjax.tasks.heads import make_head, with_head
-from hetjax.tasks.inputs import Inputs, make_inputs
+from hetjax.tasks.inputs import Inputs, forward, make_inputs
 from hetjax.tasks.model import Model, as_model
-from hetjax.tasks.precisions import accuracy, best, num_top, precisions
 from hetjax.tasks.task_checks import check_classes, check_logits
 from hetjax.tasks.types import Task
 from hetjax.tree import ModelState, Params
+
+TOP = (1, 3, 5)  # the k of P@k
 
 
 @by_name
@@ -37,7 +37,7 @@ def classification(
 
     `model` is a `flax.nnx` module or a callable that builds one (such as a module
     class, called as `model(num_features, num_classes, rngs=...)`, so that every seed
-    has its own initial parameters), a `flax.linen` module, or a `Model` of plain
+    has different initial parameters), a `flax.linen` module, or a `Model` of plain
     functions. It maps inputs [B, ...] to logits [B, C]. `row_params` names weights
     ("kernel", "first/kernel") that meet the input only through `hetjax.sparse.matmul`;
     nnx models mark them with `hetjax.sparse.RowParam` instead. A linen module must take
@@ -48,40 +48,39 @@ def classification(
     is applied only in training steps, with a new key in each. `normalize` is such a
     function that ignores its key, or a pair (mean, std) of numbers or [C]; it is
     applied after `augment`, and in evaluation, too. Both may change the shape of an
-    example, to the same one; `num_features` is that of what the model sees. `mix`, such
+    example, to the same shape; `num_features` refers to the model's inputs. `mix`, such
     as `augment.mixup()`, mixes pairs of examples, last and only in training:
 
         (key, x) -> (x, partner [B], share [B])
         loss_i = share_i CE(z_i, y_i) + (1 - share_i) CE(z_i, y_partner(i))
 
-    It needs class ids and the "full" softmax, which "auto" then is. All three need
-    dense inputs. The restored model is the user's own, which does not normalise its
-    inputs.
+    It needs class ids and the "full" softmax, which "auto" then selects. All three need
+    dense inputs. The restored model is the user's, which does not normalize its inputs.
 
-    `output` is how the output layer is trained: "full" softmax, the same in "chunked"
-    form, "sampled", "slide", or what a function of `hetjax.output` returns; "auto" is
-    chunked above `MANY_LABELS` labels where the layer is known, else full. All but
-    "full" need a last layer z = h W^T + b that is known: nnx models mark W [C, H] and b
-    [C] as `hetjax.output.OutputParam`, other models name them in `output_params`.
+    `output` selects how the output layer is trained: "full" softmax, the same in
+    "chunked" form, "sampled", "slide", or the result of a function of `hetjax.output`;
+    "auto" is chunked above `MANY_LABELS` labels if the layer is known, else full. All
+    but "full" need to know the last layer z = h W^T + b: nnx models mark W [C, H] and
+    b [C] as `hetjax.output.OutputParam`, other models name them in `output_params`.
 
-    Loss: -sum_c t_c log softmax(z)_c, t = 1/|labels| on each true label (an estimate of
-    it in training if `output` is "sampled" or "slide"). Metrics: "accuracy" if every
-    example has one class, else "p@1", "p@3", "p@5": hits among the k largest logits
-    over k. They, and the loss beside them, are those of all labels.
+    Loss: -sum_c t_c log softmax(z)_c, t = 1/|labels| on each true label (estimated in
+    training if `output` is "sampled" or "slide"). Metrics: "accuracy" if every example
+    has one class, else "p@1", "p@3", "p@5": hits among the k largest logits over k.
+    Metrics, and the loss reported with them, are exact over all labels.
     """
     check_classes(data)
     if mix is not None:
         output = _full_output(data, output)
     inputs = make_inputs(data, augment, normalize, mix)
     sizes = inputs.num_features, data.num_classes
-    m = as_model(model, data, row_params, output_params, sizes, inputs.evaluated)
+    m = as_model(model, data, row_params, output_params, sizes, inputs.for_evaluation)
     run = forward(m, inputs)
     check_logits(m, run, data)
 
     def loss(
         params: Params, model_state: ModelState, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, ModelState]:
-        logits, state = run.trained(params, model_state, batch, key)
+        logits, state = run.train_outputs(params, model_state, batch, key)
         return cross_entropy(logits, batch.y), state
 
     num, measures = num_top(data), precisions if data.multilabel else accuracy
@@ -89,7 +88,7 @@ def classification(
     def metrics(
         params: Params, model_state: ModelState, batch: Batch
     ) -> dict[str, jax.Array]:
-        logits = run.evaluated(params, model_state, batch)
+        logits = run.eval_outputs(params, model_state, batch)
         top = best(logits, num)
         return {"loss": cross_entropy(logits, batch.y)} | measures(top, batch.y)
 
@@ -104,14 +103,14 @@ def classification(
         m.row_params,
         mixes=mix is not None,
     )
-    head = make_head(m, data, output, run.trained)
+    head = make_head(m, data, output, run.train_outputs)
     if head is None:
         return task
-    return with_head(task, head, run.evaluated, num, measures)
+    return with_head(task, head, run.eval_outputs, num, measures)
 
 
 def cross_entropy(logits: jax.Array, y: Any) -> jax.Array:
-    """[B] softmax cross-entropy of logits [B, C] with class ids [B] or BCOO targets.
+    """Return [B] softmax cross-entropy of logits [B, C], y class ids [B] or BCOO.
 
     -sum_c t_c (z_c - logsumexp(z)); 0 for a row without labels.
     """
@@ -126,32 +125,64 @@ def cross_entropy(logits: jax.Array, y: Any) -> jax.Array:
     )
 
 
+def num_top(data: Dataset) -> int:
+    """Return the number of best labels that the metrics of a data set need."""
+    if not data.multilabel:
+        return 1
+    return max(k for k in TOP if k <= data.num_classes)
+
+
+def best(logits: jax.Array, num: int) -> jax.Array:
+    """Return [B, num] labels with the largest logits [B, C], best first."""
+    if num == 1:  # faster than a top_k
+        return jnp.argmax(logits, axis=-1)[:, None]
+    return jax.lax.top_k(logits, num)[1]
+
+
+def accuracy(top: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
+    """Return the accuracy [B]: whether the best label [B, 1] is the class id [B]."""
+    return {"accuracy": (top[:, 0] == y).astype(jnp.float32)}
+
+
+def precisions(top: jax.Array, y: BCOO) -> dict[str, jax.Array]:
+    """Return P@k of the best labels [B, k], best first: hits in the first k over k."""
+    rows, columns = y.indices[:, 0], y.indices[:, 1]
+    match = top.at[rows].get(mode="clip") == columns[:, None]
+    hits = jax.ops.segment_sum(  # [B, k]: whether the j-th guess is a true label
+        (match & (y.data > 0)[:, None]).astype(jnp.float32),
+        rows,
+        num_segments=top.shape[0],
+    )
+    ks = [k for k in TOP if k <= top.shape[1]]
+    return {f"p@{k}": hits[:, :k].sum(-1) / k for k in ks}
+
+
 def _mixed_loss(model: Model, inputs: Inputs) -> Callable[..., Any]:
-    """The loss of pairs of examples, each of which counts with its share."""
+    """Return the loss of mixed pairs of examples, weighted by their shares."""
 
     def loss(
         params: Params, model_state: ModelState, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, ModelState]:
         assert inputs.mixed is not None
-        x, partner, share = inputs.mixed(inputs.trained(batch.x, key), key)
+        x, partner, share = inputs.mixed(inputs.for_training(batch.x, key), key)
         logits, state = model.apply(params, model_state, x, key, True)
-        y = jnp.asarray(batch.y)  # of padding, too, those of true examples
-        own, other = cross_entropy(logits, y), cross_entropy(logits, y[partner])
-        return share * own + (1 - share) * other, state
+        y = jnp.asarray(batch.y)  # rows of padding have the labels of true examples
+        first, other = cross_entropy(logits, y), cross_entropy(logits, y[partner])
+        return share * first + (1 - share) * other, state
 
     return loss
 
 
 def _full_output(data: Dataset, output: Any) -> str:
-    """The output layer of a task with `mix`; a ValueError if that is impossible."""
+    """Return the output layer of a task with `mix`; a ValueError if impossible."""
     if data.multilabel:
         raise ValueError(
-            f"{data.name}: mix needs one class for each example, y [N], but these have "
-            "sets of labels"
+            f"{data.name}: mix needs one class per example, y [N], but these examples "
+            "have sets of labels: leave mix out"
         )
     if not isinstance(output, str) or output not in ("auto", "full"):
         raise ValueError(
             f"output={output!r} does not train on mixed examples: leave mix out, or "
-            'give output="full"'
+            'pass output="full"'
         )
     return "full"

@@ -1,4 +1,4 @@
-"""The metric of a constant prediction: what a model has to beat."""
+"""The metric of the best constant prediction, a baseline for every model."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from hetjax.tasks.types import Task
 
 
 def constant_metric(task: Task, data: Dataset) -> float | None:
-    """The main metric on the test split of the best constant of the training split.
+    """Return the main metric, on the test split, of the training split's best constant.
 
-    The constant is the commonest class or label, the mean of the numbers, or for tokens
-    their frequencies. None for other tasks and metrics, and for targets that are not in
-    memory.
+    The constant is the most common class or label, the mean of the numbers, or the
+    frequencies of the tokens. None for other tasks and metrics, and for targets that
+    are not in memory.
     """
     known = {
         ("classification", "accuracy"): _accuracy,
@@ -25,7 +25,7 @@ def constant_metric(task: Task, data: Dataset) -> float | None:
         ("regression", "rmse"): _rmse,
         ("next_token", "perplexity"): _perplexity,
     }
-    # a task whose metrics were replaced was made by another function
+    # the metrics function of a task with replaced metrics has another maker
     find = known.get((maker(task.metrics), task.metric))
     if find is None or not len(data.test):
         return None
@@ -57,7 +57,7 @@ def _rmse(train: Any, test: Any) -> float | None:
 
 
 def _perplexity(train: Any, test: Any) -> float | None:
-    """None also where the test split has tokens that the training split lacks."""
+    """None also if the test split has tokens that the training split lacks."""
     found = []
     for y in (train, test):
         parts: dict[str, Any] = y if isinstance(y, dict) else {"targets": y}

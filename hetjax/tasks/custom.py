@@ -1,4 +1,4 @@
-"""Tasks with a loss and metrics of one's own."""
+"""Tasks with a custom loss and custom metrics."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from hetjax.tasks.types import Task
 from hetjax.tree import ModelState, Params
 
 Function = Callable[..., Any]
-"""f(outputs, y) -> [B], or f(model, x, y, key) -> [B], or (..., key, train)"""
+"""f(outputs, y) -> [B], or f(model, x, y, key) -> [B], or f(..., key, train) -> [B]"""
 
 
 @by_name
@@ -31,30 +31,30 @@ def task(
     row_params: tuple[str, ...] = (),
     batch_coupled: bool = False,
 ) -> Task:
-    """The task of making a loss of one's own small.
+    """The task of minimizing a custom loss.
 
     `loss` is a function (outputs, y) -> losses [B] of the model's outputs for a batch,
     or (model, x, y, key) -> [B], which calls the model itself: `model` is then the
-    user's own module with the parameters of the moment, in training mode in a training
-    step. If the module's call has a flag of its own, such as `deterministic`, the
-    function takes a fifth argument `train`, true in training steps, and gives it.
-    x, y and the outputs may be any trees of arrays. Bytes and flags in an x that is one
-    array reach the model as float32.
+    user's module with the current parameters, in training mode during training steps.
+    If the module's call has a flag, such as `deterministic`, the function takes a fifth
+    argument `train`, true in training steps, and passes the flag on. x, y and the
+    outputs may be any trees of arrays. If x is a single array of bytes or booleans, the
+    model receives it as float32.
 
     `metrics` are such functions by name; the mean over all examples is reported. The
-    main one is `metric`, by default the first, and the loss if there is none. `mode`
-    says whether it is better if it is larger ("max") or smaller ("min"), as the loss;
-    "loss" is always there.
+    main metric is `metric`, by default the first one, or the loss if there is none.
+    `mode` says whether larger ("max") or smaller ("min") values are better. The metric
+    "loss" is always included; it is minimized.
 
-    `model` is anything that `classification` takes; one that builds a module is called
-    as `model(rngs=...)`, and a flax.linen module needs the `data` for an example.
+    `model` is anything that `classification` takes; a builder of modules is called as
+    `model(rngs=...)`, and a flax.linen module needs `data` for an example.
 
     Batches are padded to few sizes, so that the loss of an example must not depend on
-    the others of its batch; a run checks that before it begins. Where it is meant, as
-    in contrastive losses with negatives of the batch, `batch_coupled=True` takes exact
-    batches, with a program for every batch size.
+    the others of its batch; this is checked before a run starts. If the dependence is
+    intended, as in contrastive losses with negatives from the batch,
+    `batch_coupled=True` uses exact batches, with one program per batch size.
 
-    Errors: a ValueError that says what to give.
+    Errors: a ValueError that says what to pass instead.
 
     >>> import hetjax as hj, jax.numpy as jnp, optax
     >>> def huber(outputs, y):
@@ -101,7 +101,9 @@ def _check_names(
     functions: dict[str, Function], metric: str | None, mode: str | None
 ) -> None:
     if "loss" in functions:
-        raise ValueError("metrics has the name 'loss', which the loss itself has")
+        raise ValueError(
+            "metrics has the name 'loss', which is reserved for the loss: rename it"
+        )
     if metric is not None and metric not in (*functions, "loss"):
         known = ", ".join((*functions, "loss"))
         raise ValueError(f"metric={metric!r}: choose one of {known}")
@@ -110,15 +112,18 @@ def _check_names(
     if mode is None and functions and metric != "loss":
         main = metric or next(iter(functions))
         raise ValueError(
-            f'mode is missing: is {main!r} better if it is larger, mode="max", or '
-            'smaller, mode="min"?'
+            f'mode is missing: pass mode="max" if larger values of {main!r} are '
+            'better, mode="min" if smaller ones are'
         )
     if mode == "max" and (metric == "loss" or not functions):
-        raise ValueError('mode="max": the main metric is the loss, which is made small')
+        raise ValueError(
+            'mode="max": the main metric is the loss, which is minimized: pass '
+            'mode="min", or another metric'
+        )
 
 
 def _applied(model: Model, what: str, function: Function) -> Callable[..., Any]:
-    """(params, model_state, batch, key, train) -> (values [B], model_state)."""
+    """Return (params, model_state, batch, key, train) -> (values [B], model_state)."""
     number = _num_arguments(what, function)
     if number == 2:
 
@@ -133,8 +138,8 @@ def _applied(model: Model, what: str, function: Function) -> Callable[..., Any]:
     call = model.call
     if call is None:
         raise ValueError(
-            f"{what} takes (model, x, y, key), but the model was made as a Model "
-            "without `call`: give a flax module, or hetjax.from_functions(init, apply)"
+            f"{what} takes (model, x, y, key), but the model is a Model without "
+            "`call`: pass a flax module, or hetjax.from_functions(init, apply)"
         )
 
     def of_model(
@@ -148,10 +153,10 @@ def _applied(model: Model, what: str, function: Function) -> Callable[..., Any]:
 
 
 def _num_arguments(what: str, function: Any) -> int:
-    """2, 4 or 5: the arguments that the function takes by position."""
+    """Return 2, 4 or 5, the number of positional arguments of the function."""
     if not callable(function):
         raise ValueError(
-            f"{what} is a {type(function).__name__}: give a function (outputs, y) or "
+            f"{what} is a {type(function).__name__}: pass a function (outputs, y) or "
             "(model, x, y, key)"
         )
     kinds = inspect.Parameter
@@ -169,5 +174,5 @@ def _num_arguments(what: str, function: Any) -> int:
         return 2
     names = ", ".join(p.name for p in parameters)
     raise ValueError(
-        f"{what} takes ({names}): give a function (outputs, y) or (model, x, y, key)"
+        f"{what} takes ({names}): pass a function (outputs, y) or (model, x, y, key)"
     )

@@ -1,4 +1,4 @@
-"""What a call of a flax module draws and sows: random streams, and values to drop."""
+"""Random streams and sown values of calls of flax modules."""
 
 import re
 import zlib
@@ -15,48 +15,51 @@ UNSOWN = ("intermediates",)  # collections that flax.linen leaves out of `init`
 
 
 def seeded(streams: Any, key: jax.Array) -> Any:
-    """The random streams of an nnx module, each with its own key derived from `key`.
+    """Return an nnx module's random streams, each with its own key derived from `key`.
 
-    A module made by `nnx.vmap` or `nnx.scan` has several keys in one variable: they
-    become as many different ones.
+    A module made by `nnx.vmap` or `nnx.scan` has several keys in one variable; each
+    gets a different key.
     """
 
     def start(i: int, leaf: Any) -> jax.Array:
         if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jnp.zeros(leaf.shape, leaf.dtype)
-        own = jax.random.fold_in(key, i)
-        return jax.random.split(own, leaf.shape) if leaf.shape else own
+        new = jax.random.fold_in(key, i)
+        return jax.random.split(new, leaf.shape) if leaf.shape else new
 
     leaves, structure = jax.tree.flatten(streams)
     return jax.tree.unflatten(structure, map(start, range(len(leaves)), leaves))
 
 
 def without_sown(module: Any) -> Any:
-    """The nnx module without what earlier calls have sown; its variables are shared."""
+    """Return the nnx module without the values sown by earlier calls.
+
+    It shares its variables with the original.
+    """
     shared = nnx.merge(*nnx.split(module))
     nnx.pop(shared, nnx.Intermediate)
     return shared
 
 
 def without_new(before: Any, after: Any) -> Any:
-    """The state `after` a call, without what the call has sown.
+    """Return the state `after` a call, without the values that the call has sown.
 
-    A ValueError names another variable that the call has made: its value would be lost.
+    Raise a ValueError if the call has created another variable, which would be lost.
     """
     known = {path for path, _ in nnx.to_flat_state(before)}
     flat = nnx.to_flat_state(after)
     for path, leaf in flat:
         if path not in known and not _is_sown(leaf):
             raise ValueError(
-                f"the model's call makes the variable {'/'.join(map(str, path))} of "
-                f"kind {type(leaf).__name__}: make it in __init__, or, if it is sown, "
-                "make its kind a subclass of nnx.Intermediate"
+                f"the model's call creates the variable {'/'.join(map(str, path))} of "
+                f"kind {type(leaf).__name__}: create it in __init__, or, if it is "
+                "sown, make its kind a subclass of nnx.Intermediate"
             )
     return nnx.from_flat_state([(path, leaf) for path, leaf in flat if path in known])
 
 
 def _is_sown(leaf: Any) -> bool:
-    """Whether `sow` has made this variable; by default, it appends to a tuple."""
+    """Whether `sow` has created this variable; by default it appends to a tuple."""
     value = leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf
     return isinstance(leaf, nnx.Intermediate) or isinstance(value, tuple)
 
@@ -64,10 +67,10 @@ def _is_sown(leaf: Any) -> bool:
 def sown_collections(
     names: tuple[str, ...], init: Callable[[DenyList], Any]
 ) -> tuple[str, ...]:
-    """The collections among `names` into which a linen module only sows.
+    """Return the collections among `names` into which a linen module only sows.
 
-    init(mutable) initializes the module. Where a collection is not mutable, `sow` does
-    nothing, but state cannot be made.
+    init(mutable) initializes the module. If a collection is immutable, `sow` does
+    nothing, but creating state in it fails.
     """
 
     def is_sown(name: str) -> bool:
@@ -80,13 +83,13 @@ def sown_collections(
     return tuple(name for name in names if is_sown(name))
 
 
-def with_streams(run: Callable[..., Any], usual: str, key: jax.Array) -> Any:
-    """run(rngs) of a linen module, with every random stream that it asks for.
+def with_streams(run: Callable[..., Any], default: str, key: jax.Array) -> Any:
+    """Call run(rngs) of a linen module with every random stream that it asks for.
 
-    The `usual` one has the key itself, others have keys derived from it. Flax does not
-    say which streams a module has, but refuses one that is missing.
+    The `default` stream has the key itself, others have keys derived from it. Flax does
+    not list a module's streams, but raises an error for a missing one.
     """
-    rngs = {usual: key}
+    rngs = {default: key}
     while True:
         try:
             return run(rngs)
@@ -100,5 +103,5 @@ def with_streams(run: Callable[..., Any], usual: str, key: jax.Array) -> Any:
 
 
 def bound(module: linen.Module, variables: dict[str, Any]) -> Any:
-    """The module with its variables, and with a key for what it may draw."""
+    """Return the module bound to its variables, with a key for its random draws."""
     return module.bind(variables, rngs={"params": jax.random.key(0)})

@@ -1,4 +1,4 @@
-"""Which output layer a classification task trains with, and the checks of it."""
+"""Selection and checks of the output layer of a classification task."""
 
 import itertools
 from collections.abc import Callable
@@ -9,23 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
-from hetjax import output, softmax
+from hetjax import output
 from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
-from hetjax.output import Head
-from hetjax.output.head import own_state
+from hetjax.output import Head, softmax
+from hetjax.output.head import without_layer_state
 from hetjax.output.layers import MakeLayer, OutputLayer
 from hetjax.tasks.model import Model, param_shapes
 from hetjax.tasks.task_checks import batch_of
 from hetjax.tasks.types import Task
 from hetjax.tree import ModelState, Params
 
-# Above this many labels the chunked softmax is the faster one, for steps and for
+# Above this number of labels the chunked softmax is faster, for steps and for
 # evaluations (experiments/benchmarks/sparse_step.py).
 MANY_LABELS = 20_000
-_LARGE = 100.0  # scores beyond which no model bounds them
-_NOISE = 0.1  # moves parameters that start where they change nothing, such as zeros
-_TOLERANCE = {32: 5e-3, 16: 0.05}  # by the bits of numbers; TensorFloat-32 is a 32
+_LARGE = 100.0  # factor that makes scores larger than any bound in a model
+_NOISE = 0.1  # perturbs parameters whose initial value has no effect, such as zeros
+_TOLERANCE = {32: 5e-3, 16: 0.05}  # by bits per number; TensorFloat-32 counts as 32
 _MAKE: dict[str, Callable[[], MakeLayer]] = {
     "chunked": output.chunked,
     "sampled": output.sampled,
@@ -36,37 +36,37 @@ _MAKE: dict[str, Callable[[], MakeLayer]] = {
 def make_head(
     model: Model, data: Dataset, chosen: Any, features: Callable[..., tuple]
 ) -> Head | None:
-    """The head for classification(output=chosen); None is the full softmax.
+    """Return the head for classification(output=chosen); None is the full softmax.
 
-    A ValueError says what is missing if the model's output layer is not known.
+    Raise a ValueError that says what is missing if the output layer is unknown.
     """
     if isinstance(chosen, str):
         if chosen not in output.LAYERS:
             raise ValueError(
-                f"output={chosen!r}: choose one of {output.LAYERS}, or give what "
-                "hetjax.output.chunked, sampled or slide returns"
+                f"output={chosen!r}: choose one of {output.LAYERS}, or pass the result "
+                "of hetjax.output.chunked(), sampled() or slide()"
             )
         many = bool(model.output_params) and data.num_classes > MANY_LABELS
         chosen = "chunked" if chosen == "auto" and many else chosen
         if chosen in ("auto", "full"):
             return None
         chosen = _MAKE[chosen]()
-    layer = _made(chosen, label_counts(data))
+    layer = _build_layer(chosen, label_counts(data))
     kernel, bias = _paths(model, data, layer.name)
     head = Head(features, kernel, bias, layer)
     _check(model, data, head)
     return head
 
 
-def _made(chosen: Any, counts: np.ndarray) -> OutputLayer:
-    """The output layer; a ValueError if `chosen` is none of its makers."""
-    # what is meant, when brackets are missing, or when the strategy has the same name
+def _build_layer(chosen: Any, counts: np.ndarray) -> OutputLayer:
+    """Return the output layer; a ValueError unless `chosen` builds one."""
+    # catches a factory that was not called, and the strategy named `slide`
     makes = callable(chosen) and chosen not in _MAKE.values()
     layer = chosen(counts) if makes else None
     if not isinstance(layer, OutputLayer):
         raise ValueError(
-            f"output={chosen!r}: give one of {output.LAYERS}, or what "
-            "hetjax.output.chunked(), sampled() or slide() returns"
+            f"output={chosen!r}: choose one of {output.LAYERS}, or pass the result of "
+            "hetjax.output.chunked(), sampled() or slide()"
         )
     return layer
 
@@ -78,7 +78,7 @@ def with_head(
     num: int,
     measures: Callable[..., dict[str, jax.Array]],
 ) -> Task:
-    """The task with the loss of a head's layer, and metrics without all logits.
+    """Return the task with the loss of a head's layer, and metrics without all logits.
 
     evaluated(params, model_state, batch) -> the model's outputs; measures(best `num`
     labels [B, num], y) -> metrics.
@@ -91,11 +91,13 @@ def with_head(
     def loss(
         params: Params, model_state: ModelState, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, ModelState]:
-        state, own = head.split(model_state)
+        state, layer_state = head.split(model_state)
         h, state = head.features(head.without(params), state, batch, key)
         targets, weights = softmax.targets_of(batch.y), head.weights(params)
-        losses, own = head.layer.losses(h, *weights, own, targets, head.layer_key(key))
-        return losses, head.joined(state, own)
+        losses, layer_state = head.layer.losses(
+            h, *weights, layer_state, targets, head.layer_key(key)
+        )
+        return losses, head.joined(state, layer_state)
 
     def metrics(
         params: Params, model_state: ModelState, batch: Batch
@@ -107,7 +109,7 @@ def with_head(
         return {"loss": losses} | measures(top, batch.y)
 
     def restore(params: Params, model_state: ModelState) -> Any:
-        return task.restore(params, own_state(model_state))
+        return task.restore(params, without_layer_state(model_state))
 
     return task._replace(
         init=init,
@@ -119,40 +121,40 @@ def with_head(
 
 
 def label_counts(data: Dataset) -> np.ndarray:
-    """[C] int64: the training examples of each label."""
+    """Return [C] int64, the number of training examples of each label."""
     y = data.train.y
     found = y.indices if sp.issparse(y) else np.ravel(y)
     return np.bincount(found, minlength=data.num_classes)
 
 
 def _paths(model: Model, data: Dataset, name: str) -> tuple[str, str | None]:
-    """The paths of W and of b, if there is one."""
+    """Return the paths of W and of b (None without a bias)."""
     known = param_shapes(model)
     shapes = {path: known[path] for path in model.output_params}
     if not shapes:
         raise ValueError(
             f"output={name!r} needs to know the model's output layer: mark its weights "
             "as hetjax.output.OutputParam in a flax.nnx model, or name them in "
-            'output_params=("kernel", "bias")'
+            'output_params, such as ("kernel", "bias")'
         )
     kernels = [k for k, shape in shapes.items() if len(shape) == 2]
     biases = [k for k, shape in shapes.items() if len(shape) == 1]
     listed = ", ".join(f"{k} {list(shape)}" for k, shape in shapes.items())
     if len(kernels) != 1 or len(biases) > 1 or len(kernels + biases) != len(shapes):
         raise ValueError(
-            f"output_params are {listed}: give a matrix [labels, hidden units] and, if "
-            "the layer has one, a vector [labels]"
+            f"output_params are {listed}: name a matrix [labels, hidden units] and, if "
+            "the layer has a bias, a vector [labels]"
         )
     if any(shape[0] != data.num_classes for shape in shapes.values()):
         raise ValueError(
-            f"output_params are {listed}, the data have {data.num_classes} labels: the "
-            "first axis of each must be the labels, so that z = h @ kernel.T + bias"
+            f"output_params are {listed}, but the data have {data.num_classes} labels: "
+            "the first axis of each must be the labels, as in z = h @ kernel.T + bias"
         )
     return kernels[0], biases[0] if biases else None
 
 
 def _close(z: jax.Array, expected: jax.Array) -> bool:
-    """Are they equal, up to rounding?"""
+    """Whether the scores are equal up to rounding."""
     if z.shape != expected.shape:
         return False
     # a model may compute in 16 bits and return 32
@@ -164,17 +166,17 @@ def _close(z: jax.Array, expected: jax.Array) -> bool:
 
 
 def _check(model: Model, data: Dataset, head: Head) -> None:
-    """A ValueError unless the model's outputs are h W^T + b, for three labels.
+    """Raise a ValueError unless the model's outputs are h W^T + b, for three labels.
 
-    Tried with small and with large scores of both signs, in training and without: what
-    follows may only show there, such as a bound on the outputs.
+    This is tested with small and large scores of both signs, in training and evaluation
+    mode, since a function applied after the layer, such as a bound, may act only there.
     """
     x = batch_of(data.train, 2).x
     key = jax.random.key(0)
 
     def outputs(key: jax.Array, x: Any) -> list[tuple[jax.Array, jax.Array]]:
         params, state = model.init(key)
-        params = _moved(params, key)  # XLA leaves out the large W
+        params = _perturbed(params, key)  # XLA leaves out the large W
         kernel, bias = head.weights(params)
         found = []
         for training, factor in itertools.product((False, True), (1.0, _LARGE)):
@@ -190,7 +192,7 @@ def _check(model: Model, data: Dataset, head: Head) -> None:
         close = all(_close(*pair) for pair in jax.jit(outputs)(key, x))
     except Exception as error:
         raise ValueError(
-            f"output={head.layer.name!r} runs the model with other numbers of labels "
+            f"output={head.layer.name!r} runs the model with another number of labels "
             f"in its output layer ({head.kernel}), which failed: its outputs must be "
             "h @ kernel.T + bias, with shapes taken from the weights (flax.linen "
             "modules check the shapes of their weights: use flax.nnx, or functions)"
@@ -198,13 +200,13 @@ def _check(model: Model, data: Dataset, head: Head) -> None:
     if not close:
         raise ValueError(
             f"the model's outputs are not h @ kernel.T + bias with the output_params "
-            f"{head.kernel} and {head.bias}: these may be used only in the last layer, "
-            "and nothing may follow it"
+            f"{head.kernel} and {head.bias}: use these only in the last layer, and "
+            "return its outputs unchanged"
         )
 
 
-def _moved(params: Params, key: jax.Array) -> Params:
-    """The parameters, each moved a little."""
+def _perturbed(params: Params, key: jax.Array) -> Params:
+    """Return the parameters with a little noise added to each."""
     leaves, treedef = jax.tree.flatten(params)
     keys = jax.random.split(key, len(leaves))
     moved = [

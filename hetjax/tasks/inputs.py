@@ -1,4 +1,4 @@
-"""What is done to a batch's inputs before the model, in training and in evaluation."""
+"""A batch's inputs before the model, and the model's outputs for them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hetjax.data.batching import make_batch, make_buckets
+from hetjax.data.batching import Batch, make_batch, make_buckets
 from hetjax.data.dataset import Dataset
 from hetjax.tasks import augment as images
+from hetjax.tasks.model import Model
+from hetjax.tree import ModelState, Params
 
-_AUGMENT = 0x41554721  # folded into a step's key: flax folds in small numbers itself
+_AUGMENT = 0x41554721  # folded into a step's key: flax itself folds in small integers
 _MIX = 0x4D495821
 _FACTORIES = [getattr(images, name) for name in images.__all__]  # of transforms
 
@@ -23,10 +25,10 @@ class Inputs(NamedTuple):
     None without `mix`, where x is what `trained` returns.
     """
 
-    trained: Callable[[Any, jax.Array], Any]
-    evaluated: Callable[[Any], Any]
+    for_training: Callable[[Any, jax.Array], Any]
+    for_evaluation: Callable[[Any], Any]
     mixed: Callable[[Any, jax.Array], tuple[Any, jax.Array, jax.Array]] | None
-    num_features: Any  # of an example as the model sees it; a tree of a tree's
+    num_features: Any  # of an example of the model's inputs; a tree if x is a tree
 
 
 def make_inputs(
@@ -37,10 +39,11 @@ def make_inputs(
     *,
     tokens: bool = False,
 ) -> Inputs:
-    """`augment` in training, then `normalize`, then `mix` in training.
+    """Return the inputs' transforms: `augment`, then `normalize`, then `mix`.
 
-    Inputs that are `tokens` stay integers, even bytes. Errors: a ValueError for inputs
-    that are no dense array, or where training and evaluation give different shapes.
+    `augment` and `mix` are applied only in training. `tokens` stay integers, even
+    bytes. Errors: a ValueError for inputs that are not one dense array, or if shapes
+    differ between training and evaluation.
     """
     changes = any(part is not None for part in (augment, normalize, mix))
     if changes and (data.sparse or not hasattr(data.train.x, "shape")):
@@ -53,7 +56,7 @@ def make_inputs(
         ("mix", mix, "augment.mixup(0.2)"),
     ):
         if part is not None and (not callable(part) or part in _FACTORIES):
-            raise ValueError(f"{name}={part!r}: give a function, such as {example}")
+            raise ValueError(f"{name}={part!r}: pass a function, such as {example}")
     augmented, normalized = augment or _unchanged, _transform(normalize)
 
     def trained(x: Any, key: jax.Array) -> Any:
@@ -79,11 +82,36 @@ def make_inputs(
     return Inputs(trained, evaluated, mixed, features)
 
 
-def as_floats(x: Any, integers: bool = False) -> Any:
-    """x in float32 if it is one array of bytes or flags, such as pixels.
+class Forward(NamedTuple):
+    """trained(params, model_state, batch, key) -> (outputs, model_state), and
+    evaluated(params, model_state, batch) -> outputs.
+    """
 
-    Longer `integers` are tokens, unless this says otherwise; of a tree, nothing is
-    changed.
+    train_outputs: Callable[..., tuple[Any, ModelState]]
+    eval_outputs: Callable[[Params, ModelState, Batch], Any]
+
+
+def forward(model: Model, inputs: Inputs) -> Forward:
+    """The model on a batch's inputs, which are not mixed."""
+
+    def trained(
+        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
+    ) -> tuple[Any, ModelState]:
+        x = inputs.for_training(batch.x, key)
+        return model.apply(params, model_state, x, key, True)
+
+    def evaluated(params: Params, model_state: ModelState, batch: Batch) -> Any:
+        x, key = inputs.for_evaluation(batch.x), jax.random.key(0)  # nothing is drawn
+        return model.apply(params, model_state, x, key, False)[0]
+
+    return Forward(trained, evaluated)
+
+
+def as_floats(x: Any, integers: bool = False) -> Any:
+    """Return x in float32 if it is one array of bytes or booleans, such as pixels.
+
+    Longer integers are tokens and unchanged, unless `integers` is true; a tree is
+    returned unchanged.
     """
     if not isinstance(x, jax.Array | np.ndarray):
         return x
@@ -95,9 +123,9 @@ def as_floats(x: Any, integers: bool = False) -> Any:
 def _check_shapes(
     data: Dataset, trained: Callable[..., Any], evaluated: Callable[..., Any]
 ) -> jax.ShapeDtypeStruct:
-    """Two examples as the model sees them; a ValueError if augment changes their shape.
+    """Return the shape of two examples of the model's inputs, without computing them.
 
-    Nothing is computed.
+    Raise a ValueError if the shapes differ between training and evaluation.
     """
     two = make_batch(
         data.train, np.arange(2) % len(data.train), make_buckets(data.train, 2)
@@ -107,22 +135,22 @@ def _check_shapes(
     shapes = [getattr(x, "shape", ()) for x in found]
     if any(shape[:1] != (2,) for shape in shapes):
         raise ValueError(
-            f"{data.name}: augment and normalize must keep the first axis, that of the "
-            f"examples; of 2 examples they make {list(shapes[0])} in training and "
+            f"{data.name}: augment and normalize must preserve the first axis, that of "
+            f"the examples; 2 examples become {list(shapes[0])} in training and "
             f"{list(shapes[1])} in evaluation"
         )
     if shapes[0] != shapes[1]:
         raise ValueError(
             f"{data.name}: an example is {list(shapes[0][1:])} in training, after "
             f"augment and normalize, but {list(shapes[1][1:])} in evaluation, after "
-            "normalize alone: give normalize=augment.chain(augment.center_crop(...), "
-            "...), or resize, so that both are alike"
+            "normalize alone: pass normalize=augment.chain(augment.center_crop(...), "
+            "...), or resize, so that both have the same shape"
         )
     return found[1]
 
 
 def _check_mix(mixed: Callable[..., Any], x: jax.ShapeDtypeStruct) -> None:
-    """A ValueError unless it returns (x, partner [B] of integers, share [B])."""
+    """Raise a ValueError unless `mixed` returns (x, partner [B] int, share [B])."""
     shape, count = x.shape, x.shape[0]
     found: Any = jax.eval_shape(lambda x: mixed(x, jax.random.key(0)), x)
     parts: Any = found if isinstance(found, tuple) else (found,)
@@ -143,7 +171,7 @@ def _unchanged(key: jax.Array, x: Any) -> Any:
 def _transform(
     normalize: images.Transform | tuple[Any, Any] | None,
 ) -> images.Transform:
-    """The function that the argument `normalize` specifies."""
+    """Return the function that the argument `normalize` specifies."""
     if normalize is None:
         return _unchanged
     if callable(normalize):

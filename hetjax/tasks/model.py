@@ -1,7 +1,7 @@
 """Models as pure functions: from flax.nnx, from flax.linen, from plain functions.
 
-Batch statistics and the like are `model_state`, a tree apart from the parameters;
-both are plain nested dictionaries of arrays for every kind of model.
+`model_state`, such as batch statistics, is a tree separate from the parameters; for
+flax modules both are plain nested dictionaries of arrays.
 """
 
 import inspect
@@ -28,9 +28,9 @@ class Model(NamedTuple):
 
     init(key) -> (params, model_state)
     apply(params, model_state, x, key, train) -> (outputs, model_state)
-    restore(params, model_state) -> the user's own model, with these values in it
-    call(function, params, model_state, key, train) -> (function(the user's own model,
-        with these values in it), model_state): for losses that call it themselves
+    restore(params, model_state) -> the user's model with these values
+    call(function, params, model_state, key, train) -> (function(the user's model with
+        these values), model_state): for losses that call the model themselves
     """
 
     init: Callable[[jax.Array], tuple[Params, ModelState]]
@@ -49,20 +49,20 @@ def as_model(
     row_params: tuple[str, ...] = (),
     output_params: tuple[str, ...] = (),
     sizes: tuple[Any, ...] | None = None,
-    changed: Callable[[Any], Any] = lambda x: x,
+    transform: Callable[[Any], Any] = lambda x: x,
 ) -> Model:
-    """Anything that a task's `model` may be, as a `Model`.
+    """Convert anything that a task accepts as `model` to a `Model`.
 
-    A callable that builds a module is called with `sizes` and rngs, by default the
-    data's features and classes; a linen module is initialised with changed(example).
+    A builder of modules is called with `sizes` (by default the data's features and
+    classes) and rngs; a linen module is initialized with transform(example).
     """
     given = {"row_params": row_params, "output_params": output_params}
     for argument, names in given.items():
         if isinstance(names, str):
             raise ValueError(
-                f"{argument}={names!r}: give a tuple of names, with a comma"
+                f"{argument}={names!r}: pass a tuple of names, with a comma"
             )
-    found = _found(model, data, sizes, changed)
+    found = _convert(model, data, sizes, transform)
     found = found._replace(
         row_params=found.row_params + tuple(row_params),
         output_params=found.output_params + tuple(output_params),
@@ -80,20 +80,20 @@ def as_model(
 
 
 def param_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter, by its path; nothing is computed."""
+    """Return the shape of every parameter by its path, without computing anything."""
     params, _ = jax.eval_shape(model.init, jax.random.key(0))
     leaves = jax.tree_util.tree_leaves_with_path(params)
     names = [sparse.path_name(path) for path, _ in leaves]
     for twice, number in Counter(names).items():
         if number > 1:
             raise ValueError(
-                f"the model has {number} parameters with the path {twice!r}, so that "
-                "none can be named: rename one, without a slash in its name"
+                f"the model has {number} parameters with the path {twice!r}, which is "
+                "then ambiguous: rename one, without a slash in its name"
             )
     return {name: leaf.shape for name, (_, leaf) in zip(names, leaves, strict=True)}
 
 
-def _found(
+def _convert(
     model: Any,
     data: Dataset | None,
     sizes: tuple[Any, ...] | None,
@@ -106,7 +106,7 @@ def _found(
     if isinstance(model, linen.Module):
         if data is None:
             raise ValueError(
-                "a flax.linen module takes its shapes from an example: give data=..."
+                "a flax.linen module takes its shapes from an example: pass data=..."
             )
         return from_linen(model, changed(_example(data)))
     if callable(model):
@@ -117,26 +117,26 @@ def _found(
         _check_builder(model, given)
         return from_nnx(lambda rngs: model(*given, rngs=rngs))
     raise ValueError(
-        f"model is a {type(model).__name__}: give a flax.nnx module or a callable that "
+        f"model is a {type(model).__name__}: pass a flax.nnx module or a callable that "
         "builds one, a flax.linen module, or hetjax.from_functions(init, apply)"
     )
 
 
 def _check_builder(build: Callable, sizes: tuple[Any, ...]) -> None:
-    """A ValueError unless it can be called as a task calls it."""
+    """Raise a ValueError unless `build` accepts the arguments that a task passes."""
     try:
-        # a module's metaclass takes anything; what it hands on is __init__'s
-        own = (None,) if inspect.isclass(build) else ()
-        signature = inspect.signature(build.__init__ if own else build)
-    except (TypeError, ValueError):  # of a builtin
+        # a module's metaclass accepts anything and passes it on to __init__
+        first = (None,) if inspect.isclass(build) else ()
+        signature = inspect.signature(build.__init__ if first else build)
+    except (TypeError, ValueError):  # a builtin without a signature
         return
     try:
-        signature.bind(*own, *sizes, rngs=None)
+        signature.bind(*first, *sizes, rngs=None)
     except TypeError as error:
         name = getattr(build, "__name__", type(build).__name__)
         called = ", ".join([*map(str, sizes), "rngs=..."])
         raise ValueError(
-            f"the model is built as {name}({called}), which fails ({error}): take "
+            f"the model is built as {name}({called}), which fails ({error}): accept "
             "these arguments, or wrap it in a function that does"
         ) from None
 
@@ -169,13 +169,13 @@ def from_functions(
 def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
     """A model made of a flax.nnx module, or of a function that builds one from rngs.
 
-    A module starts every seed from the parameters that it has now; a builder makes new
-    ones for each seed. `Param`s are parameters, random streams are set from the step's
-    key, `Intermediate`s and other sown values are dropped after each call, and
-    everything else is model state. A call that makes another variable is a ValueError.
-    `.train()` and `.eval()` switch the mode; attributes and call arguments with the
-    name of a flag (`task.train_flags`) are set, too, since they would otherwise
-    override it. The restored model is a new module in evaluation mode.
+    A module starts every seed from its current parameters; a builder makes new ones for
+    each seed. `Param`s are parameters, random streams are set from the step's key,
+    `Intermediate`s and other sown values are discarded after each call, and everything
+    else is model state. A call that creates another variable is a ValueError.
+    `.train()` and `.eval()` switch the mode; attributes and call arguments named like a
+    flag (`tasks.train_flags`) are set, too, since they would otherwise override it. The
+    restored model is a new module in evaluation mode.
     """
     instance = isinstance(model, nnx.Module)
     skeleton = model if instance else nnx.eval_shape(lambda: model(nnx.Rngs(0)))
@@ -193,11 +193,11 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
         _, params, _, rest = _split(flax_calls.without_sown(built))
         return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
 
-    # those of now: JAX traces `init` once, and would not see a later change
-    own = values_of(model) if instance else None
+    # read once: JAX traces `init` once, and would not see a later change
+    current = values_of(model) if instance else None
 
     def init(key: jax.Array) -> tuple[Params, ModelState]:
-        return values_of(model(nnx.Rngs(key))) if own is None else own
+        return values_of(model(nnx.Rngs(key))) if current is None else current
 
     def call(
         function: Callable[[Any], Any],
@@ -231,7 +231,7 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
 
 
 def _apply_of(call: Callable[..., Any], in_call: tuple[str, ...]) -> Callable[..., Any]:
-    """`Model.apply` of a flax module, made of its `call` and its call's flags."""
+    """Return `Model.apply` of a flax module, from its `Model.call` and call flags."""
 
     def apply(
         params: Params, model_state: ModelState, x: Any, key: jax.Array, train: bool
@@ -247,7 +247,9 @@ def _split(module: Any) -> tuple:
 
 
 def _filled(state: Any, pure: Any) -> Any:
-    filled = jax.tree.map(lambda x: x, state)  # a copy: the caller's State stays
+    filled = jax.tree.map(
+        lambda x: x, state
+    )  # a copy, so that the caller's State does not change
     nnx.replace_by_pure_dict(filled, pure)
     return filled
 
@@ -257,19 +259,19 @@ def from_linen(
 ) -> Model:
     """A model made of a flax.linen module, with shapes inferred from a batch `example`.
 
-    Call arguments or fields of the module are set if they have the name of a training
+    Call arguments or fields of the module are set if they are named like a training
     flag ("train", "is_training", ...) or an evaluation flag ("deterministic",
-    "use_running_average", "inference", ...); `task.train_flags` lists all names. A
-    module with dropout or batch normalisation but without a flag causes a warning.
-    Every random stream that `make_rng` asks for is given. "params" are the parameters,
-    collections into which the module only sows are dropped after each call, and all
-    other collections are model state.
+    "use_running_average", "inference", ...); `tasks.train_flags` lists all names. A
+    module with dropout or batch normalization but without a flag causes a warning.
+    Every random stream requested by `make_rng` is provided. "params" are the
+    parameters, collections into which the module only sows are discarded after each
+    call, and all other collections are model state.
     """
     in_call = train_flags.call_flags(type(module))
     in_fields = train_flags.field_flags(module)
 
     def moded(train: bool) -> tuple[linen.Module, dict[str, Any]]:
-        """The module in this mode, and the flags to pass to its call."""
+        """Return the module in this mode, and the flags to pass to its call."""
         fields = train_flags.values_of(in_fields, train)
         return (
             module.clone(**fields) if fields else module,
@@ -305,7 +307,7 @@ def from_linen(
     ) -> tuple[Any, ModelState]:
         variables = {"params": params, **model_state}
         chosen, _ = moded(train)
-        # what is sown is mutable, too, since an own loss may read it
+        # collections of sown values are mutable, too: a custom loss may read them
         mutable = [*sown, *model_state] if train else list(sown)
         running = linen.apply(function, chosen, mutable=mutable)
         result: Any = flax_calls.with_streams(
@@ -324,5 +326,5 @@ def from_linen(
 
 
 def _example(data: Dataset) -> Any:
-    """An input batch of one example."""
+    """Return an input batch of one example."""
     return make_batch(data.train, np.zeros(1, int), make_buckets(data.train, 1)).x

@@ -1,4 +1,4 @@
-"""Language models: the next token after each one of a sequence."""
+"""Language modeling: the task of predicting the next token."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +11,7 @@ from hetjax.data.batching import Batch
 from hetjax.data.columns import in_memory
 from hetjax.data.dataset import Dataset
 from hetjax.recipes import by_name
-from hetjax.tasks.forward import Forward, forward
-from hetjax.tasks.inputs import make_inputs
+from hetjax.tasks.inputs import Forward, forward, make_inputs
 from hetjax.tasks.model import Model, as_model
 from hetjax.tasks.task_checks import outputs_of_two
 from hetjax.tasks.types import Mean, Task
@@ -21,20 +20,20 @@ from hetjax.tree import ModelState, Params
 
 @by_name
 def next_token(model: Any, data: Dataset, *, vocabulary: int | None = None) -> Task:
-    """The task of predicting the next token at each place of a sequence.
+    """The task of predicting the next token at each position of a sequence.
 
         loss_i = sum_t m_it (-log softmax(z_it)[y_it]) / sum_t m_it
 
     y is an integer array [N, T], or a dictionary {"targets": [N, T], "mask": [N, T]},
-    where a mask of 0 leaves a place out; `hetjax.data.from_tokens` makes x and y of a
-    long text. x is what the model takes, such as tokens [N, T]. `model` is anything
-    that `classification` takes, and returns logits z [B, T, V]; one that builds a
-    module is called as `model(vocabulary, rngs=...)`. `vocabulary` (V) defaults to the
-    largest token plus one, where the tokens are in memory.
+    where a mask of 0 leaves a position out; `hetjax.data.from_tokens` makes x and y
+    from a long text. x is the input of the model, such as tokens [N, T]. `model` is
+    anything that `classification` takes, and returns logits z [B, T, V]; a builder of
+    modules is called as `model(vocabulary, rngs=...)`. `vocabulary` (V) defaults to the
+    largest token plus one if the tokens are in memory.
 
-    Metrics: "perplexity", exp of the loss per token (the main one: smaller is better),
-    "accuracy" per token, and "loss" per token. Errors: a ValueError for targets that
-    are no tokens, or outputs of another shape.
+    Metrics: "perplexity", exp of the loss per token (the main metric: smaller is
+    better), "accuracy" per token, and "loss" per token. Errors: a ValueError for
+    targets that are not tokens, or outputs of another shape.
     """
     targets, _ = _check_tokens(data)
     known = vocabulary or _vocabulary(data)
@@ -44,7 +43,7 @@ def next_token(model: Any, data: Dataset, *, vocabulary: int | None = None) -> T
     _check_outputs(m, run, data, known, targets)
 
     def per_token(z: jax.Array, y: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """[B, T] each: losses, hits and the mask."""
+        """Return losses, hits and the mask, [B, T] each."""
         targets, mask = _parts(y)
         z = jnp.asarray(z, jnp.float32)
         chosen = jnp.take_along_axis(z, targets[..., None].astype(jnp.int32), -1)[
@@ -56,13 +55,13 @@ def next_token(model: Any, data: Dataset, *, vocabulary: int | None = None) -> T
         weight = ones if mask is None else jnp.asarray(mask, jnp.float32)
         # a negative target would count from the end of the vocabulary
         losses = jnp.where(targets < 0, jnp.nan, losses)
-        # a place without a token may have any target, and any loss
+        # a masked position may have any target, and any loss
         return jnp.where(weight > 0, losses, 0.0), hits, weight
 
     def loss(
         params: Params, model_state: ModelState, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, ModelState]:
-        z, state = run.trained(params, model_state, batch, key)
+        z, state = run.train_outputs(params, model_state, batch, key)
         losses, _, weight = per_token(z, batch.y)
         count = jnp.maximum(weight.sum(1), 1.0)
         return (losses * weight).sum(1) / count, state
@@ -70,7 +69,7 @@ def next_token(model: Any, data: Dataset, *, vocabulary: int | None = None) -> T
     def metrics(
         params: Params, model_state: ModelState, batch: Batch
     ) -> dict[str, Mean]:
-        z = run.evaluated(params, model_state, batch)
+        z = run.eval_outputs(params, model_state, batch)
         losses, hits, weight = per_token(z, batch.y)
         count = weight.sum(1)
         return {
@@ -91,14 +90,14 @@ def _finish(means: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parts(y: Any) -> tuple[Any, Any]:
-    """(targets, mask) of a data set's or a batch's y; the mask may be None."""
+    """Return (targets, mask) of the y of a data set or batch; the mask may be None."""
     if isinstance(y, Mapping):
         return y.get("targets"), y.get("mask")
     return y, None
 
 
 def _check_tokens(data: Dataset) -> tuple[Any, Any]:
-    """The targets and the mask; a ValueError if they are none."""
+    """Return the targets and the mask; a ValueError if y is neither form."""
     y: Any = data.train.y
     targets, mask = _parts(y)
     keys = set(y) if isinstance(y, Mapping) else {"targets"}
@@ -108,14 +107,14 @@ def _check_tokens(data: Dataset) -> tuple[Any, Any]:
         one = not isinstance(y, Mapping)
         found = f"{list(y.shape)} of {y.dtype}" if one else sorted(keys)
         raise ValueError(
-            f"y of {data.name} is {found}: give integers [N, T] (from_arrays(..., "
+            f"y of {data.name} is {found}: pass integers [N, T] (from_arrays(..., "
             'targets="values")), or {"targets": [N, T], "mask": [N, T]}'
         )
     return targets, mask
 
 
 def _check_range(data: Dataset, vocabulary: int) -> None:
-    """A ValueError for a target in memory that counts, and is no token."""
+    """Raise a ValueError for an unmasked target in memory outside the vocabulary."""
     for part, split in (("training", data.train), ("test", data.test)):
         targets, mask = _parts(split.y)
         if not in_memory(targets) or not (mask is None or in_memory(mask)):
@@ -126,13 +125,13 @@ def _check_range(data: Dataset, vocabulary: int) -> None:
         if wrong.any():
             raise ValueError(
                 f"y of the {part} split of {data.name} has the token "
-                f"{targets[wrong][0]}, outside 0..{vocabulary - 1}: give a larger "
-                'vocabulary=, or leave the place out: {"targets": ..., "mask": ...}'
+                f"{targets[wrong][0]}, outside 0..{vocabulary - 1}: pass a larger "
+                'vocabulary=, or mask the position: {"targets": ..., "mask": ...}'
             )
 
 
 def _vocabulary(data: Dataset) -> int:
-    """The largest token plus one."""
+    """Return the largest token plus one."""
     found = []
     for split in (data.train, data.test):
         for part in (split.x, split.y):
@@ -142,7 +141,7 @@ def _vocabulary(data: Dataset) -> int:
                     continue
                 if not in_memory(leaf):
                     raise ValueError(
-                        f"{data.name}: the tokens are not in memory; give vocabulary=, "
+                        f"{data.name}: the tokens are not in memory: pass vocabulary=, "
                         "the number of different tokens"
                     )
                 found.append(int(leaf.max()))

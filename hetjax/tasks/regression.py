@@ -1,4 +1,4 @@
-"""Regression tasks: numbers that a model predicts."""
+"""Regression tasks: predicting numbers by least squares."""
 
 from typing import Any
 
@@ -10,8 +10,7 @@ from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
 from hetjax.recipes import by_name
 from hetjax.tasks import augment as images
-from hetjax.tasks.forward import Forward, forward
-from hetjax.tasks.inputs import make_inputs
+from hetjax.tasks.inputs import Forward, forward, make_inputs
 from hetjax.tasks.model import Model, as_model
 from hetjax.tasks.task_checks import outputs_of_two
 from hetjax.tasks.types import Task
@@ -31,23 +30,23 @@ def regression(
 
         loss_i = mean_k (f(x_i)_k - y_ik)^2
 
-    `model` is anything that `classification` takes; one that builds a module is called
-    as `model(num_features, k, rngs=...)`, with k = 1 for y [N]. It maps inputs to
-    [B, k], or to [B] for y [N]. The other arguments are those of `classification`.
+    `model` is anything that `classification` takes; a builder of modules is called as
+    `model(num_features, k, rngs=...)`, with k = 1 for y [N]. It maps inputs to [B, k],
+    or to [B] for y [N]. The other arguments are those of `classification`.
 
-    Metrics: "rmse", the root of the mean loss (the main one: smaller is better), "mae",
-    the mean absolute error, and "loss". Errors: a ValueError for targets that are
-    classes, or outputs of another shape.
+    Metrics: "rmse", the root of the mean loss (the main metric: smaller is better),
+    "mae", the mean absolute error, and "loss". Errors: a ValueError for targets that
+    are classes, or outputs of another shape.
     """
     width = _width(data)
     inputs = make_inputs(data, augment, normalize)
     sizes = inputs.num_features, width
-    m = as_model(model, data, row_params, sizes=sizes, changed=inputs.evaluated)
+    m = as_model(model, data, row_params, sizes=sizes, transform=inputs.for_evaluation)
     run = forward(m, inputs)
     _check_outputs(m, run, data)
 
     def errors(outputs: jax.Array, y: jax.Array) -> jax.Array:
-        """[B, k] f(x) - y in float32."""
+        """Return [B, k], f(x) - y in float32."""
         size = y.shape[0]
         difference = jnp.asarray(outputs, jnp.float32).reshape(size, -1)
         return difference - jnp.asarray(y, jnp.float32).reshape(size, -1)
@@ -55,13 +54,13 @@ def regression(
     def loss(
         params: Params, model_state: ModelState, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, ModelState]:
-        outputs, state = run.trained(params, model_state, batch, key)
+        outputs, state = run.train_outputs(params, model_state, batch, key)
         return jnp.mean(errors(outputs, batch.y) ** 2, axis=1), state
 
     def metrics(
         params: Params, model_state: ModelState, batch: Batch
     ) -> dict[str, jax.Array]:
-        e = errors(run.evaluated(params, model_state, batch), batch.y)
+        e = errors(run.eval_outputs(params, model_state, batch), batch.y)
         return {"loss": jnp.mean(e**2, axis=1), "mae": jnp.mean(jnp.abs(e), axis=1)}
 
     return Task(
@@ -83,24 +82,24 @@ def _finish(means: dict[str, Any]) -> dict[str, Any]:
 
 
 def _width(data: Dataset) -> int:
-    """k, the numbers that are predicted for an example; 1 for y [N]."""
+    """Return k, the number of values predicted per example; 1 for y [N]."""
     y = data.train.y
     if data.num_classes:
         raise ValueError(
-            f"y of {data.name} are classes: use hetjax.classification; if they are "
-            'numbers, give from_arrays(..., targets="values")'
+            f"y of {data.name} are classes: use hetjax.classification, or, if they are "
+            'numbers, from_arrays(..., targets="values")'
         )
     if not hasattr(y, "shape") or len(y.shape) > 2:
         found = list(y.shape) if hasattr(y, "shape") else "several arrays"
         raise ValueError(
-            f"y of {data.name} is {found}: regression needs [N] or [N, k]; for others "
-            "use hetjax.task with a loss of your own"
+            f"y of {data.name} is {found}: regression needs [N] or [N, k]; for other "
+            "targets use hetjax.task with a custom loss"
         )
     return 1 if len(y.shape) == 1 else int(y.shape[1])
 
 
 def _check_outputs(model: Model, run: Forward, data: Dataset) -> None:
-    """A ValueError unless the model's outputs are [B, k], or [B] for y [N]."""
+    """Raise a ValueError unless the model's outputs are [B, k], or [B] for y [N]."""
     found = getattr(outputs_of_two(model, run, data), "shape", None)
     y = data.train.y
     wanted = [(2, *y.shape[1:])] + [(2, 1)] * (len(y.shape) == 1)

@@ -10,20 +10,20 @@ from flax.errors import FlaxError
 from hetjax import sparse
 from hetjax.data.batching import Batch, make_batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
-from hetjax.tasks.forward import Forward
+from hetjax.tasks.inputs import Forward
 from hetjax.tasks.model import Model
 from hetjax.tasks.types import Mean, Task
 
 
 def check_classes(data: Dataset) -> None:
-    """Raises a ValueError unless the targets are class ids or sets of labels."""
+    """Raise a ValueError unless the targets are class ids or sets of labels."""
     if data.num_classes:
         return
     y = data.train.y
     if not hasattr(y, "shape"):
         raise ValueError(
             f"y of {data.name} has several arrays, not class ids [N] or sets of labels "
-            "[N, C]: use hetjax.next_token, or hetjax.task with a loss of your own"
+            "[N, C]: use hetjax.next_token, or hetjax.task with a custom loss"
         )
     if y.dtype.kind in "iu":
         raise ValueError(
@@ -37,7 +37,7 @@ def check_classes(data: Dataset) -> None:
 
 
 def check_logits(model: Model, run: Forward, data: Dataset) -> None:
-    """Raises a ValueError unless the model maps inputs to logits [B, C]."""
+    """Raise a ValueError unless the model maps inputs to logits [B, C]."""
     outputs = outputs_of_two(model, run, data)
     shape = getattr(outputs, "shape", None)
     if shape is None:
@@ -52,42 +52,42 @@ def check_logits(model: Model, run: Forward, data: Dataset) -> None:
         )
     if shape[1] != data.num_classes:
         raise ValueError(
-            f"the model gives {shape[1]} logits, the data have {data.num_classes} "
-            "classes: give the model as many outputs as the data have classes"
+            f"the model returns {shape[1]} logits per example, but the data have "
+            f"{data.num_classes} classes: the numbers must be equal"
         )
 
 
 def outputs_of_two(model: Model, run: Forward, data: Dataset) -> Any:
-    """Shapes and types of what the model returns for a batch of two examples.
+    """Return shapes and dtypes of the model's outputs for a batch of two examples.
 
-    It is traced, not compiled. Raises a ValueError that says on what it failed.
+    The model is traced, not compiled. If this fails, raise a ValueError with its input.
     """
     batch = batch_of(data.train, 2)
     try:
-        # by the function itself: JAX then traces it once for all that look at it
+        # without a wrapper, so that JAX traces it only once for all callers
         shapes = jax.eval_shape(model.init, jax.random.key(0))
-        return jax.eval_shape(run.evaluated, *shapes, batch)
+        return jax.eval_shape(run.eval_outputs, *shapes, batch)
     except (TypeError, ValueError, FlaxError) as error:
         why = next(iter(str(error).splitlines()), type(error).__name__)
         if data.sparse:
             raise ValueError(
                 f"the model fails on the sparse inputs of {data.name} ({why}): "
-                "multiply them with hetjax.sparse.matmul(x, w), w marked as "
+                "multiply them by hetjax.sparse.matmul(x, w), with w marked as "
                 "hetjax.sparse.RowParam, or use hetjax.models.sparse_mlp"
             ) from error
-        x = jax.tree.map(_shown, batch.x)
+        x = jax.tree.map(_describe, batch.x)
         raise ValueError(
             f"the model fails on a batch of 2 examples of {data.name}, x {x}: {why}"
         ) from error
 
 
 def check_task(task: Task, data: Dataset, batch_size: int) -> None:
-    """Raises a ValueError unless losses and metrics are one number per example.
+    """Raise a ValueError unless losses and metrics are one number per example.
 
-    The trainer takes the mean over a batch, which leaves out padding; a mean taken by
-    the task would include it.
+    The trainer takes the mean over a batch, without its padding; a mean taken by the
+    task would include it.
     """
-    params, model_state = trained_shapes(task)
+    params, model_state = trainable_shapes(task)
     size = max(2, batch_size)  # with one example, [1] and [B] are the same shape
     train, test = batch_of(data.train, size), batch_of(data.test, size)
     _check_losses(_losses(task, params, model_state, train), len(train.weight))
@@ -96,36 +96,39 @@ def check_task(task: Task, data: Dataset, batch_size: int) -> None:
 
 
 def model_shapes(task: Task) -> tuple[Any, Any]:
-    """The shapes of the task's (params, model_state); a ValueError if it has others."""
+    """Return the shapes of the task's (params, model_state), from its init.
+
+    Raise a ValueError unless init returns such a pair.
+    """
     found = jax.eval_shape(task.init, jax.random.key(0))
     if not isinstance(found, tuple) or len(found) != 2:
         raise ValueError(
-            f"the task's init returns {_shown(found)}: return a pair (params, "
-            "model_state), with () for no state"
+            f"the task's init returns {_describe(found)}: return a pair (params, "
+            "model_state), with () as model_state if there is none"
         )
     return found
 
 
-def trained_shapes(task: Task) -> tuple[Any, Any]:
-    """As `model_shapes`; a ValueError for numbers that cannot be trained or merged."""
+def trainable_shapes(task: Task) -> tuple[Any, Any]:
+    """Return `model_shapes`; a ValueError for dtypes that no merge can average."""
     params, model_state = model_shapes(task)
     _check_dtypes("parameter", params)
-    _check_dtypes("model state", model_state, whole=True)
+    _check_dtypes("model state", model_state, integers=True)
     return params, model_state
 
 
 def model_like(task: Task, params: Any) -> tuple[Any, Any]:
-    """The (params, model_state) that is given, in the dtypes of the task's own.
+    """Return the given (params, model_state), cast to the dtypes of the task.
 
-    Of a task without model state, the parameters alone are enough. A ValueError if the
-    task has others.
+    Without model state in the task, the parameters alone are enough. Raise a ValueError
+    if structure or shapes differ from the task's.
     """
     like = model_shapes(task)
     structure = jax.tree.structure(like)
     pair = jax.tree.structure(params) == structure
     if not pair and jax.tree.leaves(like[1]):
         raise ValueError(
-            "params: the model has state beside its parameters: give a pair (params, "
+            "params: the model has state besides its parameters: pass a pair (params, "
             "model_state), like that of task.init(key)"
         )
     model = params if pair else (params, like[1])
@@ -133,39 +136,40 @@ def model_like(task: Task, params: Any) -> tuple[Any, Any]:
     same = jax.tree.structure(model) == structure
     if not same or [jnp.shape(x) for x in jax.tree.leaves(model)] != shapes:
         raise ValueError(
-            "params: not the parameters of this task: give a tree like that of "
+            "params: not the parameters of this task: pass a tree like that of "
             "task.init(key)[0], or a pair with the model state"
         )
     return jax.tree.map(lambda x, y: jnp.asarray(x, y.dtype), model, like)
 
 
-def _check_dtypes(what: str, trees: Any, *, whole: bool = False) -> None:
-    """A ValueError for an array that no merge can average; `whole`: or integers."""
+def _check_dtypes(what: str, trees: Any, *, integers: bool = False) -> None:
+    """Raise a ValueError for complex numbers and, unless allowed, `integers`."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(trees):
         dtype, name = leaf.dtype, sparse.path_name(path)
         if jnp.issubdtype(dtype, jnp.complexfloating):
             raise ValueError(
                 f"the {what} {name!r} is {dtype}: complex numbers are not supported; "
-                "keep their real and imaginary parts in two arrays, and join them in "
-                "the model"
+                "store their real and imaginary parts as two arrays, and combine them "
+                "in the model"
             )
-        if not whole and not jnp.issubdtype(dtype, jnp.floating):
+        if not integers and not jnp.issubdtype(dtype, jnp.floating):
             raise ValueError(
-                f"the {what} {name!r} is {dtype}, which has no gradient: make it a "
-                "float, or part of the model state"
+                f"the {what} {name!r} is {dtype}, which has no gradient: make it "
+                "floating-point, or part of the model state"
             )
 
 
 def batch_of(split: Split, size: int) -> Batch:
-    """A batch of this many examples, which repeat if the split has too few."""
+    """Return a batch of `size` examples, which repeat if the split has too few."""
     rows = np.arange(size) % len(split)
     return make_batch(split, rows, make_buckets(split, size))
 
 
 def _losses(task: Task, params: Any, model_state: Any, batch: Batch) -> Any:
-    """The losses that the task's loss returns when called as in a training step.
+    """Return the shape of the losses of a training step.
 
-    A ValueError if it returns no pair, or if it changes the form of the model state.
+    Raise a ValueError if the task's loss does not return a pair, or if it changes the
+    structure of the model state.
     """
 
     def outputs(params: Any, model_state: Any, batch: Batch, key: jax.Array) -> Any:
@@ -176,7 +180,7 @@ def _losses(task: Task, params: Any, model_state: Any, batch: Batch) -> Any:
     result = jax.eval_shape(outputs, params, model_state, batch, key)
     if not isinstance(result, tuple) or len(result) != 2:
         raise ValueError(
-            f"the task's loss returns {_shown(result)}: return a pair (losses [B], "
+            f"the task's loss returns {_describe(result)}: return a pair (losses [B], "
             "model_state)"
         )
     _check_state(model_state, result[1])
@@ -196,8 +200,8 @@ def _check_state(before: Any, after: Any) -> None:
         if old != new:
             raise ValueError(
                 f"the task's model state {name!r} is {old} before a training step and "
-                f"{new} after it: make all state in `init`, and let a step keep its "
-                "shapes and dtypes"
+                f"{new} after it: create all state in `init`, and preserve its shapes "
+                "and dtypes in every step"
             )
 
 
@@ -205,14 +209,14 @@ def _check_losses(losses: Any, size: int) -> None:
     shape = getattr(losses, "shape", None)
     if shape is not None and len(shape) > 1:
         raise ValueError(
-            f"the task's loss is {_shown(losses)} for a batch of {size} examples: "
-            f"return one loss for each example, [{size}]; outputs [B, 1] beside y [B] "
-            "make [B, B], and outputs[:, 0] do not"
+            f"the task's loss is {_describe(losses)} for a batch of {size} examples: "
+            f"return one loss per example, [{size}]; outputs [B, 1] broadcast with y "
+            "[B] to [B, B]: use outputs[:, 0]"
         )
     if shape != (size,):
         raise ValueError(
-            f"the task's loss is {_shown(losses)} for a batch of {size} examples: "
-            f"return one loss for each example, [{size}], not their mean"
+            f"the task's loss is {_describe(losses)} for a batch of {size} examples: "
+            f"return one loss per example, [{size}], not their mean"
         )
     if not jnp.issubdtype(losses.dtype, jnp.floating):
         raise ValueError(f"the task's losses are {losses.dtype}: return floats")
@@ -221,8 +225,8 @@ def _check_losses(losses: Any, size: int) -> None:
 def _check_metrics(values: Any, task: Task, size: int) -> None:
     if not isinstance(values, dict):
         raise ValueError(
-            f"the task's metrics are {_shown(values)}: return a dictionary of values "
-            '[B], with "loss" among them'
+            f"the task's metrics are {_describe(values)}: return a dictionary of "
+            'values [B] by name, including "loss"'
         )
     reported = task.finish(dict.fromkeys(values, 1.0)) if "loss" in values else values
     for name in dict.fromkeys(("loss", task.metric)):
@@ -239,13 +243,14 @@ def _check_metrics(values: Any, task: Task, size: int) -> None:
     for name, value in parts:
         if getattr(value, "shape", None) != (size,):
             raise ValueError(
-                f"the task's metric {name!r} is {_shown(value)} for a batch of {size} "
-                f"examples: return one value for each example, [{size}], not their mean"
+                f"the task's metric {name!r} is {_describe(value)} for a batch of "
+                f"{size} examples: return one value per example, [{size}], not their "
+                "mean"
             )
 
 
-def _shown(value: Any) -> str:
-    """For messages: the shape and dtype of an array, or the type of anything else."""
+def _describe(value: Any) -> str:
+    """Return for messages the shape and dtype of an array, or the type of a value."""
     if not hasattr(value, "shape"):
         return f"a {type(value).__name__}"
     return f"{list(value.shape)} of {value.dtype}" if value.shape else "a scalar, []"

@@ -1,4 +1,4 @@
-"""Flags that switch a module between training and evaluation, known by their names."""
+"""Flags that switch a module between training and evaluation, recognized by name."""
 
 import dataclasses
 import inspect
@@ -36,38 +36,36 @@ EVAL_FLAGS = (  # true in evaluation
 
 
 def values_of(names: tuple[str, ...], train: bool) -> dict[str, Any]:
-    """The values of these flags in training, or in evaluation."""
+    """Return the values of these flags in training, or in evaluation."""
     return {name: train == (name in TRAIN_FLAGS) for name in names}
 
 
 def call_flags(module_class: type) -> tuple[str, ...]:
-    """The arguments of the class's `__call__` that are known flags.
+    """Return the arguments of the class's `__call__` that are known flags.
 
-    An argument without a default that is no known flag is a ValueError, since its value
-    is unknown.
+    Raise a ValueError for another argument without a default, whose value is unknown.
     """
     parameters = inspect.signature(module_class.__call__).parameters
     kinds = inspect.Parameter
-    behind = [  # the module itself and its input
+    others = [  # besides the module itself and its input
         p
         for p in list(parameters.values())[2:]
         if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
     ]
-    found = tuple(p.name for p in behind if p.name in TRAIN_FLAGS + EVAL_FLAGS)
-    for parameter in behind:
+    found = tuple(p.name for p in others if p.name in TRAIN_FLAGS + EVAL_FLAGS)
+    for parameter in others:
         if parameter.default is kinds.empty and parameter.name not in found:
             raise ValueError(
                 f"{module_class.__name__}.__call__ needs the argument "
                 f"{parameter.name!r}, which is not a known flag for training or "
                 f"evaluation "
-                f"({', '.join(TRAIN_FLAGS + EVAL_FLAGS)}): rename it, or give it a "
-                "default"
+                f"({', '.join(TRAIN_FLAGS + EVAL_FLAGS)}): rename it, or add a default"
             )
     return found
 
 
 def field_flags(module: linen.Module) -> tuple[str, ...]:
-    """The module's own fields that are known flags with boolean values."""
+    """Return the module's fields that are known flags with boolean values."""
     names = (field.name for field in dataclasses.fields(module))
     return tuple(
         name
@@ -77,7 +75,7 @@ def field_flags(module: linen.Module) -> tuple[str, ...]:
 
 
 def set_mode(module: nnx.Module, train: bool) -> None:
-    """Puts an nnx module, and all modules in it, in training or evaluation mode.
+    """Put an nnx module, and all modules in it, in training or evaluation mode.
 
     `.train()` and `.eval()` only know the attributes of Dropout and BatchNorm; other
     boolean attributes are set if they have the name of a known flag.
@@ -92,9 +90,9 @@ def set_mode(module: nnx.Module, train: bool) -> None:
 
 
 def warn_if_inert(module: linen.Module, init: Callable[[], Any]) -> None:
-    """Warns if a module without flags has parts that only a flag switches on.
+    """Warn if a module without flags has parts that need a flag to be switched on.
 
-    `init` initialises the module; it is traced to see which modules it calls.
+    `init` initializes the module; it is traced to find the modules that it calls.
     """
     found: dict[str, str] = {}
 
@@ -105,21 +103,21 @@ def warn_if_inert(module: linen.Module, init: Callable[[], Any]) -> None:
         return next_fun(*args, **kwargs)
 
     with linen.intercept_methods(watch):
-        # a new function each time: a trace that JAX has cached would call no module
+        # a new function each time: a trace cached by JAX would not call the modules
         jax.eval_shape(lambda: init())
     if found:
         parts = ", ".join(f"{kind} ({path})" for path, kind in found.items())
         warnings.warn(
             f"{type(module).__name__} has {parts}, but no argument of its __call__ is "
             "a known flag for training: it is called in training as in evaluation, "
-            "most likely without dropout and without new statistics. Give __call__ an "
-            "argument `train` and pass it on",
+            "most likely without dropout and without updates of statistics. Add an "
+            "argument `train` to __call__ and pass it on",
             stacklevel=7,  # the call of `classification`
         )
 
 
 def _depends_on_mode(part: linen.Module) -> bool:
-    """Does this module behave differently in training mode?"""
+    """Whether this module behaves differently in training mode."""
     if isinstance(part, linen.Dropout):
         return part.rate > 0
     if isinstance(part, linen.MultiHeadDotProductAttention):

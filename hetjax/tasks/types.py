@@ -1,4 +1,4 @@
-"""The `Task` interface and its gradient: everything that the loop needs of a model."""
+"""The `Task` interface and its gradient: all that the loop needs from a model."""
 
 import math
 from collections.abc import Callable
@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hetjax import softmax, sparse
+from hetjax import sparse
 from hetjax.data.batching import Batch
-from hetjax.output import Head
+from hetjax.output import Head, softmax
 from hetjax.summaries import counted, html_of, maker, two_lines
 from hetjax.tree import ModelState, Params
 
 
 class Mean(NamedTuple):
-    """A metric that is no mean over examples: sum of `total` / sum of `count`.
+    """A metric that is not a mean over examples: sum of `total` / sum of `count`.
 
-    Both are [B]. Such as a loss per token, where examples have different numbers.
+    Both are [B]. An example is the loss per token of sequences of different lengths.
     """
 
     total: Any
@@ -28,26 +28,26 @@ class Task(NamedTuple):
     """Pure functions of a learning problem; B is the size of a padded batch.
 
     init(key) -> (params, model_state)
-    loss(params, model_state, batch, key) -> (losses [B], model_state)     training
-    metrics(params, model_state, batch) -> {name: [B] values, or a Mean}; "loss" is
-        among them
-    restore(params, model_state) -> the user's own model, ready to predict
-    finish({name: mean}) -> the metrics that are reported, such as a root of a mean; for
-        `make_run` also of means that JAX traces
+    loss(params, model_state, batch, key) -> (losses [B], model_state), in training
+    metrics(params, model_state, batch) -> {name: [B] values, or a Mean}; must include
+        "loss"
+    restore(params, model_state) -> the user's model, ready to predict
+    finish({name: mean}) -> the reported metrics, such as the root of a mean; in
+        `make_run`, means may be JAX tracers
     """
 
     init: Callable[[jax.Array], tuple[Params, ModelState]]
     loss: Callable[[Params, ModelState, Batch, jax.Array], tuple[jax.Array, ModelState]]
     metrics: Callable[[Params, ModelState, Batch], dict[str, Any]]
-    metric: str  # the main one
+    metric: str  # the main metric
     restore: Callable[[Params, ModelState], Any] = lambda params, model_state: params
     row_params: tuple[str, ...] = ()  # paths of weights that meet sparse inputs
     head: Head | None = None  # an output layer whose gradients are not left to autodiff
-    mode: str = "max"  # is the main metric better if it is larger, or smaller ("min")?
+    mode: str = "max"  # whether the main metric is to be large ("max") or small ("min")
     finish: Callable[[dict[str, float]], dict[str, float]] = lambda means: means
-    # does an example's loss depend on the others of its batch? Then no batch is padded
+    # whether an example's loss depends on the others of its batch, which is not padded
     batch_coupled: bool = False
-    # does the training loss mix examples, where padding is as good as any of them?
+    # whether the training loss mixes examples; rows of padding may then be partners
     mixes: bool = False
 
     _repr_html_ = html_of
@@ -76,13 +76,13 @@ class Task(NamedTuple):
 def make_grad_fn(
     task: Task, key: jax.Array
 ) -> Callable[[Params, ModelState, Batch], tuple]:
-    """grad_fn(params, model_state, batch) -> (losses [B], model_state, grads).
+    """Return grad_fn(params, model_state, batch) -> (losses [B], model_state, grads).
 
-    grads are of sum_i weight_i loss_i / n, with n true examples in the batch; for the
-    task's row weights under a sparse input they are `sparse.RowSparseGrad`s, and for
-    the weights of its output layer what that layer gives.
+    grads are those of sum_i weight_i loss_i / n, with n true examples in the batch. For
+    the task's row weights and a sparse input they are `sparse.RowSparseGrad`s; for the
+    weights of the output layer they are those of `OutputLayer.loss_and_grads`.
     """
-    # a task with another loss, by `_replace`, is differentiated as any other
+    # a task whose loss was changed by `_replace` is differentiated by autodiff
     if task.head is not None and task.loss is task.head.loss:
         return _head_grad_fn(task, task.head, key)
 
@@ -102,23 +102,23 @@ def make_grad_fn(
 
 
 def _head_grad_fn(task: Task, head: Head, key: jax.Array) -> Callable:
-    """As `make_grad_fn`; the output layer differentiates itself."""
+    """Like `make_grad_fn`, with the gradient of the output layer computed by itself."""
 
     def grad_fn(params: Params, model_state: ModelState, batch: Batch) -> tuple:
         view, x = sparse.row_view(head.without(params), batch.x, task.row_params)
         seen = batch._replace(x=x)
-        inner, own = head.split(model_state)
+        inner, layer_state = head.split(model_state)
         h, pull, inner = jax.vjp(
             lambda view: head.features(view, inner, seen, key), view, has_aux=True
         )
         targets = softmax.targets_of(batch.y)
         scale = jnp.asarray(batch.weight / batch.count)
-        losses, dh, dw, db, own = head.layer.loss_and_grads(
-            h, *head.weights(params), own, targets, scale, head.layer_key(key)
+        losses, dh, dw, db, layer_state = head.layer.loss_and_grads(
+            h, *head.weights(params), layer_state, targets, scale, head.layer_key(key)
         )
         (grads,) = pull(dh.astype(h.dtype))
         grads = sparse.row_sparse_grads(grads, params, batch.x, task.row_params)
         grads = head.replaced(grads, dw, db)
-        return losses, head.joined(inner, own), grads
+        return losses, head.joined(inner, layer_state), grads
 
     return grad_fn

@@ -410,7 +410,7 @@ ERRORS = {
     ),
     "no weights": (
         ["--pretrained={tmp}/none.safetensors"],
-        "none.safetensors': no such file or folder; give a .safetensors file",
+        "none.safetensors': no such file or folder; pass a .safetensors file",
     ),
     "levels": (
         ["--strategies=hier_sgd", "--set=hier_sgd.local_steps=(4,16,64)"],

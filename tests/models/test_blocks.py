@@ -78,8 +78,8 @@ def test_inputs_of_every_layout_are_the_same_images():
     same = blocks.Images((4, 5, 3))
     for layout in (x, x.reshape(2, -1)):
         np.testing.assert_array_equal(same(layout), x)
-    grey = blocks.Images((4, 5, 1))
-    np.testing.assert_array_equal(grey(x[..., 0]), x[..., :1])
+    gray = blocks.Images((4, 5, 1))
+    np.testing.assert_array_equal(gray(x[..., 0]), x[..., :1])
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def wide_size(c, n, k):
 
 
 def bottleneck_size(c, blocks):
-    """Blocks of 1x1, 3x3 and 1x1 convolutions, each normalised."""
+    """Blocks of 1x1, 3x3 and 1x1 convolutions, each normalized."""
     size, a = conv(7, 3, 64) + norm(64), 64
     for stage, number in enumerate(blocks):
         m = 64 << stage
@@ -352,7 +352,7 @@ def test_dropout_rates(name, rates):
         ],
     ),
 )
-def test_batch_normalisation(name, count, settings):
+def test_batch_normalization(name, count, settings):
     norms = modules(name, nnx.BatchNorm)
     assert len(norms) == count
     assert {(m.epsilon, m.momentum) for m in norms} == settings
@@ -744,14 +744,14 @@ def test_data_of_another_size_is_an_error(name):
         (lambda: models.resnet50(blocks=(3, 0)), "at least one unit"),
         (lambda: models.resnet50(image=(4, 4, 3), variant="crossbow"), "too small"),
         (lambda: models.resnet101(image=(224, 224)), "height, width, channels"),
-        (lambda: models.resnet(image=32), "image=32: give .height, width, channels"),
+        (lambda: models.resnet(image=32), "image=32: pass .height, width, channels"),
         (lambda: models.resnet50(dtype="int32"), "dtype='int32'.*floating-point"),
         (lambda: models.resnet50(dtype="float7"), "dtype='float7'.*floating-point"),
         (lambda: models.wide_resnet(dtype=jnp.int8), "dtype=.*floating-point"),
         (lambda: models.vgg16(dtype="bool"), "dtype='bool'.*floating-point"),
         (lambda: models.resnet(dtype="int8"), "dtype='int8'.*floating-point"),
         (lambda: models.vit(size="huge"), "size='huge'.*tiny.*small.*base"),
-        (lambda: models.vit(size=(2, 10, 3, 8)), "heads=3.*multiple"),
+        (lambda: models.vit(size=(2, 10, 3, 8)), "heads=3.*must divide"),
         (lambda: models.vit(image=(224, 220, 3)), "multiples of the patch, 16"),
         (lambda: models.vit(dropout=1.0), "dropout=.*below 1"),
         (lambda: models.vit(dtype="int32"), "dtype='int32'.*floating-point"),

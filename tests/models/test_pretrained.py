@@ -157,7 +157,7 @@ def check_close(found, expected, close=CLOSE):
 
 @pytest.mark.parametrize("name", quick(CASES, "vit, timm", "distilbert"))
 def test_logits_equal_those_of_numpy(name, tmp_path):
-    """Through a task, which initialises, measures and restores the model."""
+    """Through a task, which initializes, measures and restores the model."""
     case, tensors = CASES[name], filled(name)
     expected = case.logits(tensors, case.x)
     data = dataset(case.x)
@@ -561,7 +561,7 @@ CHANGED = [  # (layout, change of its tensors, options, words of the error)
         "vit, hugging face",
         lambda t: without(t, Q),
         {},
-        r"of 3 tensors for blocks/1/attention/qkv/kernel there are only .*"
+        r"of the 3 tensors for blocks/1/attention/qkv/kernel only .*"
         r"attention\.key\.weight.*attention\.value\.weight",
     ),
     (
@@ -612,13 +612,13 @@ CHANGED = [  # (layout, change of its tensors, options, words of the error)
         "vit, timm",
         lambda t: t | {"pos_embed": t["pos_embed"][0]},
         {},
-        r"positions is \[17, 192\], not of 3 axes",
+        r"positions is \[17, 192\]: it needs 3 axes",
     ),
     (
         "vit, timm",
         lambda t: t | {"patch_embed.proj.weight": np.ones((8, 192), np.float32)},
         {},
-        r"patches/kernel is \[192, 8\], not of 4 axes",
+        r"patches/kernel is \[192, 8\]: it needs 4 axes",
     ),
     (
         "vit, timm",
@@ -628,8 +628,13 @@ CHANGED = [  # (layout, change of its tensors, options, words of the error)
     ),
     ("resnet, torchvision", basic_blocks, {}, "not bottlenecks.*ResNet-50"),
     ("resnet, hugging face", no_third_layers, {}, "not bottlenecks.*ResNet-50"),
-    ("resnet, torchvision", dict, {"dropout": 0.1}, "dropout is no argument.*ResNet"),
-    ("distilbert", dict, {"image": (8, 8, 3)}, "image is no argument.*DistilBERT"),
+    (
+        "resnet, torchvision",
+        dict,
+        {"dropout": 0.1},
+        "dropout is not an argument.*ResNet",
+    ),
+    ("distilbert", dict, {"image": (8, 8, 3)}, "image is not an argument.*DistilBERT"),
     ("distilbert", dict, {"dropout": 0.1}, r"dropout=0\.1.*three rates"),
     ("vit, timm", dict, {"image": (36, 32, 3)}, r"image=.*multiples of the patch, 8"),
     ("vit, timm", dict, {"image": (32, 32, 1)}, r"patches/kernel is .*model's is"),
@@ -638,7 +643,7 @@ CHANGED = [  # (layout, change of its tensors, options, words of the error)
         "vit, timm",
         lambda t: {"model.layers.0.weight": np.ones(3, np.float32)},
         {},
-        r"model\.layers\.0\.weight.*no known layout: ResNet of torchvision.*DistilBERT",
+        r"model\.layers\.0\.weight.*known layouts: ResNet of torchvision.*DistilBERT",
     ),
 ]
 
@@ -688,19 +693,19 @@ def test_a_width_that_nobody_publishes_needs_the_number_of_heads(tmp_path):
 
 def test_a_damaged_config_is_an_error(tmp_path):
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="config.json: it is not JSON"):
+    with pytest.raises(ValueError, match="config.json: this is not valid JSON"):
         from_pretrained(written(tmp_path, filled("distilbert")))
 
 
 def test_paths_that_hold_no_file_are_errors(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere\.safetensors'?: no such file"):
         from_pretrained(tmp_path / "nowhere.safetensors")
-    with pytest.raises(ValueError, match=r"one \.safetensors file.*there: none"):
+    with pytest.raises(ValueError, match=r"one \.safetensors file.*found: none"):
         from_pretrained(tmp_path)
     tensors = {"a": np.ones(3, np.float32)}
     for name in ("b.safetensors", "a.safetensors"):
         written(tmp_path, tensors, name)
-    with pytest.raises(ValueError, match=r"there: a\.safetensors, b\.safetensors"):
+    with pytest.raises(ValueError, match=r"found: a\.safetensors, b\.safetensors"):
         from_pretrained(str(tmp_path))
 
 
@@ -711,7 +716,7 @@ def test_damaged_files_are_errors(tmp_path):
     for content in (whole[:-100], whole[: len(whole) // 2], whole[:50], text, b""):
         path.write_bytes(content)
         with pytest.raises(
-            ValueError, match=r"model\.safetensors: it is not a whole safetensors file"
+            ValueError, match=r"model\.safetensors: not a complete safetensors file"
         ):
             from_pretrained(path)
 

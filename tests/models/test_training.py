@@ -188,8 +188,8 @@ def convolved(x, kernel, stride, padding):
 
 
 def statistics_of(name, params, x):
-    """Mean and variance of the first normalisation's inputs."""
-    if name == "wide_resnet":  # its first convolution is not normalised
+    """Mean and variance of the first normalization's inputs."""
+    if name == "wide_resnet":  # its first convolution is not normalized
         y = convolved(x, np.asarray(params["layers"][1]["kernel"]), 1, 1)
     else:
         y = convolved(x, np.asarray(params["conv"]["kernel"]), 2, 3)
@@ -197,7 +197,7 @@ def statistics_of(name, params, x):
 
 
 def first_norm(name, state):
-    """The running statistics of the same normalisation."""
+    """The running statistics of the same normalization."""
     if name == "wide_resnet":
         return state["layers"][2]["branch"]["layers"][0]["layers"][0]
     return state["norm"]

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from hetjax.softmax import Targets
+from hetjax.output.softmax import Targets
 
 
 class Problem:

@@ -10,9 +10,9 @@ from hetjax.output.hashing import HASHES, Hashing, HashTables
 
 H = 20
 KEY = jax.random.key(3)
-tables_of = jax.jit(HashTables.of, static_argnums=1)
+tables_of = jax.jit(HashTables.build, static_argnums=1)
 buckets_of = jax.jit(Hashing.buckets, static_argnums=0)
-found_in = jax.jit(HashTables.found, static_argnums=(2, 3))
+found_in = jax.jit(HashTables.lookup, static_argnums=(2, 3))
 
 
 def vectors(n=40, seed=0, hidden=H):

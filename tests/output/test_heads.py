@@ -300,37 +300,37 @@ class Linen(linen.Module):
         (hj.models.mlp(), {"output": "chunked"}, "mark its weights"),
         (hj.models.mlp(), {"output": "many"}, "output='many': choose one of"),
         (wrong(shape=(4, 12)), {"output": "chunked"}, r"last \[4, 12\].*first axis"),
-        (wrong(after=jax.nn.softmax), {"output": "chunked"}, "nothing may follow"),
+        (wrong(after=jax.nn.softmax), {"output": "chunked"}, "outputs unchanged"),
         (
             wrong(after=lambda z: z.reshape(-1, 12)),
             {"output": "sampled"},
-            "other numbers of labels",
+            "another number of labels",
         ),
-        (wrong(after=jax.nn.relu), {"output": "chunked"}, "nothing may follow"),
+        (wrong(after=jax.nn.relu), {"output": "chunked"}, "outputs unchanged"),
         (
             wrong(after=lambda z: 30 * jnp.tanh(z / 30)),
             {"output": "chunked"},
-            "nothing may follow",
+            "outputs unchanged",
         ),
         (
             wrong(after=lambda z: jnp.clip(z, -5, 5)),
             {"output": "sampled"},
-            "nothing may follow",
+            "outputs unchanged",
         ),
         (
             wrong(after=lambda z: z + 0.03 * jnp.abs(z)),
             {"output": "chunked"},
-            "nothing may follow",
+            "outputs unchanged",
         ),
-        (gated, {"output": "chunked"}, "nothing may follow"),
-        (wrong_in_training, {"output": "chunked"}, "nothing may follow"),
-        (hj.models.sparse_mlp(), {"output": None}, "output=None: give one of"),
+        (gated, {"output": "chunked"}, "outputs unchanged"),
+        (wrong_in_training, {"output": "chunked"}, "outputs unchanged"),
+        (hj.models.sparse_mlp(), {"output": None}, "output=None: choose one of"),
         (
             hj.models.sparse_mlp(),
             {"output": output.sampled},
-            r"what hetjax.output.chunked\(\), sampled",
+            r"result of hetjax.output.chunked\(\), sampled",
         ),
-        (hj.models.sparse_mlp(), {"output": hj.slide()}, "give one of"),
+        (hj.models.sparse_mlp(), {"output": hj.slide()}, "choose one of"),
         (
             Linen(),
             {"output": "chunked", "output_params": ("w",)},
@@ -341,11 +341,11 @@ class Linen(linen.Module):
             {"output": "chunked", "output_params": ("v",)},
             "output_params: the model has no parameter 'v'; it has w",
         ),
-        (Linen(), {"output_params": "w"}, "output_params='w': give a tuple"),
+        (Linen(), {"output_params": "w"}, "output_params='w': pass a tuple"),
         (
             hj.models.sparse_mlp(),
             {"output": "chunked", "output_params": ("kernel_in",)},
-            "give a matrix",
+            "name a matrix",
         ),
     ],
     ids=[
@@ -377,5 +377,5 @@ def test_models_that_do_not_fit(model, options, message):
 def test_chunks_of_nothing():
     with pytest.raises(ValueError, match="chunk=0"):
         output.chunked(chunk=0)
-    with pytest.raises(ValueError, match=r"chunk=5\.0: give a whole number"):
+    with pytest.raises(ValueError, match=r"chunk=5\.0: pass an integer"):
         output.chunked(chunk=5.0)

@@ -9,8 +9,8 @@ import pytest
 from quick import quick
 from softmax_oracle import SHARES, Problem, close
 
-from hetjax import softmax, sparse
-from hetjax.output import candidates, slide
+from hetjax import sparse
+from hetjax.output import candidates, slide, softmax
 from hetjax.output.hashing import HASHES, Hashing, HashTables
 from hetjax.output.slide import BUCKET_SIZE, PRESETS, RANGE_BITS, _distinct
 
@@ -105,7 +105,7 @@ def test_active_labels_are_what_the_tables_hold_and_arbitrary_others(hash):
         hashing = Hashing(hash, 2, 4, RANGE_BITS)
         buckets = hashing.buckets(h, jax.random.fold_in(KEY, 0))
         tables = HashTables(state["labels"], state["starts"])
-        return tables.found(buckets, BUCKET_SIZE, 24)
+        return tables.lookup(buckets, BUCKET_SIZE, 24)
 
     labels, counts = in_tables(p.arrays[0], given[3])
     for own, row, n in zip(np.asarray(ids), np.asarray(labels), counts, strict=True):
@@ -226,7 +226,7 @@ def test_tables_are_rebuilt_on_schedule(decay, rebuilds):
     # the tables are of the weights at the rebuild; each second one has new functions
     hashing = Hashing("dwta", 2, 4, RANGE_BITS)
     tables_of = jax.jit(
-        lambda w, i: HashTables.of(w, hashing, jax.random.fold_in(KEY, i))
+        lambda w, i: HashTables.build(w, hashing, jax.random.fold_in(KEY, i))
     )
     for k, generation in ((rebuilds[0], 0), (rebuilds[1], 1)):
         expected = tables_of(moved(w, k), generation)
@@ -285,13 +285,13 @@ def test_presets():
         ({"rebuild_every": 0}, "rebuild_every=0"),
         ({"renew_every": 0}, "renew_every=0"),
         ({"rebuild_decay": -1.0}, "rebuild_decay=-1.0"),
-        ({"rebuild_decay": float("inf")}, "rebuild_decay=inf: .*number from 0 on"),
+        ({"rebuild_decay": float("inf")}, "rebuild_decay=inf: .*number of at least 0"),
         ({"rebuild_every": 10**10}, "rebuild_every=10000000000: .*at most 1,073,741"),
-        ({"active": 2.5}, "active=2.5: give a whole number"),
+        ({"active": 2.5}, "active=2.5: pass an integer"),
         ({"active": 70_000}, "active=70000: .*at most 20,000"),
-        ({"tables": 2.5}, "tables=2.5: give a whole number"),
-        ({"codes": "3"}, "codes='3': give a whole number"),
-        ({"codes": True}, "codes=True: give a whole number"),
+        ({"tables": 2.5}, "tables=2.5: pass an integer"),
+        ({"codes": "3"}, "codes='3': pass an integer"),
+        ({"codes": True}, "codes=True: pass an integer"),
         ({"codes": 256, "tables": 257}, "256 codes in each of 257 tables: .*65,536"),
     ],
 )

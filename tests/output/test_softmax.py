@@ -12,7 +12,8 @@ from jax.experimental.sparse import BCOO
 from quick import quick
 from softmax_oracle import SHARES, Problem, close
 
-from hetjax import softmax, sparse
+from hetjax import sparse
+from hetjax.output import softmax
 from hetjax.tasks.classification import cross_entropy
 
 CHUNKS = (1, 4, 10, 11, 100)  # of 11 labels
@@ -37,7 +38,7 @@ def automatic(h, w, b, targets, scale, chunk):
 def moved(h, w, b, targets, scale, chunk):
     """The weights after a step of SGD at the rate 0.3."""
     grad = softmax.loss_and_grads(h, w, b, targets, scale, chunk)[2]
-    parts = {"w": grad, "b": softmax.WithKernel()}
+    parts = {"w": grad, "b": sparse.WithKernel()}
     after = sparse.subtract({"w": w, "b": b}, parts, jnp.float32(0.3))
     return after["w"], after["b"]
 
@@ -101,7 +102,7 @@ def test_other_weights_than_the_gradients_own():
     @jax.jit
     def step(h, w, b, targets, scale):
         _, _, grad = softmax.loss_and_grads(h, w, b, targets, scale, 4)
-        grads = {"w": grad, "b": softmax.WithKernel()}
+        grads = {"w": grad, "b": sparse.WithKernel()}
         return sparse.subtract({"w": 2 * w, "b": b - 1}, grads, 0.3)
 
     moved = step(*p.arrays, p.targets, p.scale)

@@ -76,11 +76,11 @@ WRONG_TASKS = [
     ),
     (
         own_task(init=lambda key: ({"w": jnp.zeros(FEATURES, jnp.complex64)}, ())),
-        "the parameter 'w' is complex64: complex numbers are not supported; keep",
+        "the parameter 'w' is complex64: complex numbers are not supported; store",
     ),
     (
         own_task(init=lambda key: ({"w": jnp.zeros(FEATURES), "n": {"k": 1}}, ())),
-        "the parameter 'n/k' is int32, which has no gradient: make it a float, or",
+        "the parameter 'n/k' is int32, which has no gradient: make it floating",
     ),
     (
         own_task(init=lambda key: ({"w": jnp.zeros(FEATURES)}, {"phase": 1j})),
@@ -144,7 +144,9 @@ MODELS = {"linen": Wide, "functions": functions, "nnx": built}
 @pytest.mark.parametrize("logits", [1, 2, 4])
 @pytest.mark.parametrize("kind", MODELS)
 def test_logits_must_fit_the_classes(kind, logits):
-    message = f"the model gives {logits} logits, the data have 3 classes"
+    message = (
+        f"the model returns {logits} logits per example, but the data have 3 classes"
+    )
     with pytest.raises(ValueError, match=message):
         classification(MODELS[kind](logits), DATA)
     classification(MODELS[kind](3), DATA)
@@ -156,7 +158,9 @@ def test_logits_must_fit_the_labels():
     )
     assert sp.issparse(data.train.y)
     model = lambda features, _, *, rngs: sparse_mlp(hidden=3)(features, 11, rngs=rngs)  # noqa: E731
-    with pytest.raises(ValueError, match="gives 11 logits, the data have 12 classes"):
+    with pytest.raises(
+        ValueError, match="11 logits per example, but the data have 12 classes"
+    ):
         classification(model, data)
 
 

@@ -20,7 +20,7 @@ def images(count=6, depth=3, white=255.0, seed=0):
     return x.astype(np.float32)
 
 
-def grey(x):
+def gray(x):
     if x.shape[-1] == 1:
         return x
     return (x * [0.299, 0.587, 0.114]).sum(-1, keepdims=True)
@@ -41,8 +41,8 @@ def changed(name, x, amount, white):
         return hue_turned(x, amount, white)
     other = {
         "brightness": np.zeros_like(x),
-        "contrast": np.full_like(x, grey(x).mean()),
-        "saturation": grey(x),
+        "contrast": np.full_like(x, gray(x).mean()),
+        "saturation": gray(x),
     }[name]
     return np.clip(amount * x + (1 - amount) * other, 0, white)
 

@@ -1,4 +1,4 @@
-"""The metric of a constant prediction, by hand; none where it is not known."""
+"""The metric of a constant prediction, computed manually; None if it is unknown."""
 
 import numpy as np
 import pytest

@@ -70,7 +70,7 @@ def test_without_antialias_pixels_are_left_out():
     """Of every three pixels the one in the middle is taken."""
     x = images(height=21, width=27)
     y = jax.jit(augment.resize((7, 9), antialias=False))(KEY, x)
-    # places are rounded, by 2e-6 of a pixel: neighbours differ by up to 255
+    # places are rounded, by 2e-6 of a pixel: neighbors differ by up to 255
     np.testing.assert_allclose(y, x[:, 1::3, 1::3], atol=1e-3)
 
 

@@ -150,7 +150,7 @@ def test_lifted_linen_modules_split_their_streams(splits):
 
 
 class Balance(nnx.Variable):
-    """A kind of variable of a user's own."""
+    """A kind of variable defined by a user."""
 
 
 class Sowing(nnx.Module):
@@ -254,7 +254,9 @@ class Late(nnx.Module):
 
 
 def test_state_that_a_call_makes_is_refused_by_its_name():
-    with pytest.raises(ValueError, match="variable mean of kind BatchStat: make it in"):
+    with pytest.raises(
+        ValueError, match="variable mean of kind BatchStat: create it in"
+    ):
         hj.regression(lambda *sizes, rngs: Late(rngs=rngs), DATA)
 
 

@@ -108,7 +108,7 @@ def test_boxes_have_the_area_and_the_centre_of_the_paper():
     expected = 2 / 3 - 1 / 8
     assert abs(rows.mean() / height - expected) < 0.5 / height + 5 * 0.2 / count**0.5
     assert abs(columns.mean() / width - expected) < 0.5 / width + 5 * 0.2 / count**0.5
-    # a centre is anywhere: what is covered lies evenly to both sides
+    # a center is anywhere: what is covered lies evenly to both sides
     middle = box.mean(0)
     np.testing.assert_allclose(middle[:20].mean(), middle[20:].mean(), atol=0.03)
     np.testing.assert_allclose(middle[:, :30].mean(), middle[:, 30:].mean(), atol=0.03)

@@ -20,7 +20,7 @@ MOMENTUM = 0.9  # of the running statistics
 
 
 class NnxNet(nnx.Module):
-    """Batch normalisation of the inputs, then dropout twice, then logits."""
+    """Batch normalization of the inputs, then dropout twice, then logits."""
 
     def __init__(self, features, classes, *, rngs):
         self.norm = nnx.BatchNorm(features, momentum=MOMENTUM, rngs=rngs)
@@ -281,5 +281,5 @@ def test_plain_functions():
 @pytest.mark.parametrize("model", [None, "mlp", 3, (len, len)])
 def test_an_object_that_is_not_a_model_is_an_error(model):
     name = type(model).__name__
-    with pytest.raises(ValueError, match=f"{name}: give a flax.nnx .*from_functions"):
+    with pytest.raises(ValueError, match=f"{name}: pass a flax.nnx .*from_functions"):
         classification(model, DATA)

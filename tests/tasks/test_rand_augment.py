@@ -18,7 +18,7 @@ COUNT = len(OPERATIONS)
 H, W = 33, 47
 AFFINE, NEAREST = Image.Transform.AFFINE, Image.Resampling.NEAREST
 GEOMETRIC = OPERATIONS[1:6]
-# [levels] Pillow cuts off fractions after each blend and rounds the grey it blends with
+# [levels] Pillow cuts off fractions after each blend and rounds the gray it blends with
 TOLERANCE = {
     "Brightness": 1.01,
     "Color": 2.01,

@@ -47,10 +47,10 @@ class FlatLinen(linen.Module):
 @pytest.mark.parametrize(
     ("given", "example"),
     [
-        ({"augment": augment.flip}, r"augment=.*give a function, .*flip\(\)"),
-        ({"mix": augment.mixup}, r"mix=.*give a function, such as .*mixup\(0.2\)"),
+        ({"augment": augment.flip}, r"augment=.*pass a function, .*flip\(\)"),
+        ({"mix": augment.mixup}, r"mix=.*pass a function, such as .*mixup\(0.2\)"),
         ({"mix": "mixup"}, r"mix='mixup'.*mixup\(0.2\)"),
-        ({"augment": (0.5, 0.5)}, r"augment=\(0.5, 0.5\): give a function"),
+        ({"augment": (0.5, 0.5)}, r"augment=\(0.5, 0.5\): pass a function"),
     ],
 )
 def test_what_is_no_transform_is_named(given, example):
@@ -105,7 +105,9 @@ def test_training_and_evaluation_see_the_same_shape(name):
 
 def test_examples_stay_apart():
     data = data_of("classification")
-    with pytest.raises(ValueError, match=r"must keep the first axis.*\[1, 8, 9, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"must preserve the first axis.*\[1, 8, 9, 3\]"
+    ):
         classification(Flat, data, augment=lambda key, x: x[:1])
 
 

@@ -86,17 +86,17 @@ def check_switched(model, state_moves=True):
 
 
 @pytest.mark.parametrize("flag", TRAIN_FLAGS + EVAL_FLAGS)
-def test_a_linen_argument_is_recognised(flag):
+def test_a_linen_argument_is_recognized(flag):
     check_switched(linen_net(flag, f"={flag in EVAL_FLAGS}"))
 
 
 @pytest.mark.parametrize("flag", ["is_training", "inference"])
-def test_a_flag_without_a_default_is_recognised(flag):
+def test_a_flag_without_a_default_is_recognized(flag):
     check_switched(linen_net(flag))
 
 
 @pytest.mark.parametrize("flag", TRAIN_FLAGS + EVAL_FLAGS)
-def test_an_nnx_argument_is_recognised(flag):
+def test_an_nnx_argument_is_recognized(flag):
     """An explicit argument overrides the mode set by `.train()`."""
     check_switched(nnx_net(flag))
 
@@ -114,7 +114,7 @@ class FieldNet(linen.Module):
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_a_linen_field_is_recognised_and_restored_in_evaluation(given):
+def test_a_linen_field_is_recognized_and_restored_in_evaluation(given):
     restored = check_switched(FieldNet(is_training=given))
     assert not restored.is_training
 
@@ -144,7 +144,7 @@ class NoisyNet(nnx.Module):
         return self.out(self.noise(x))
 
 
-def test_an_nnx_attribute_is_recognised_and_restored_in_evaluation():
+def test_an_nnx_attribute_is_recognized_and_restored_in_evaluation():
     restored = check_switched(NoisyNet, state_moves=False)
     assert (restored.train, restored.noise.is_training) == (False, False)
 

@@ -221,7 +221,7 @@ class History:
         """
         # here, since histories are read without JAX
         from hetjax.checkpoint import saved_models
-        from hetjax.output.head import own_state
+        from hetjax.output.head import without_layer_state
 
         params, state = self.params, self.model_state
         if best:
@@ -232,7 +232,7 @@ class History:
                 "train(checkpoint=...)"
             )
         # without an output layer's state: it may be loaded for a task with another one
-        saved_models.save(path, params, own_state(state), overwrite=overwrite)
+        saved_models.save(path, params, without_layer_state(state), overwrite=overwrite)
 
     def best(self) -> float:
         """The best value of the main metric over all evaluations (nan without any)."""

@@ -1,12 +1,12 @@
-"""The layouts in which weights are published: tables of names, and models' settings.
+"""The layouts of published weights: tables of tensor names, and models' settings.
 
 Each row of a table is a path in the module ("-": none) and its name in every layout.
-The second row is what "@" stands for; a layout is recognized by names of the third.
-- A name that ends in "." or "_" is a layer's, and those of its arrays follow. What the
-  "weight" is called in flax stands behind ":" of the path, if it is no kernel.
+The second row defines "@"; a layout is recognized by names of the third row.
+- A name that ends in "." or "_" is that of a layer; the names of its arrays follow. If
+  the flax name of "weight" is not "kernel", it follows ":" in the path.
 - "#" is a number; "#+1" and "#-1" are one more and one less than in the path.
-- "~" is the model's name and a dot, or nothing; "*" is anything.
-- The arrays of "(q|k|v)" are one in the module, side by side in this order.
+- "~" is the model's name and a dot, or nothing; "*" matches anything.
+- The arrays of "(q|k|v)" are one array in the module, concatenated in this order.
 """
 
 import math
@@ -72,24 +72,24 @@ PREFIX = r"(?:resnet\.|vit\.|distilbert\.)?"
 LEAVES = {"weight": "", "bias": "bias", "running_mean": "mean", "running_var": "var"}
 # heads by width, of all sizes of ViTs that torchvision and timm publish
 HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1664: 16}
-HEAD_WIDTH = 64  # of DistilBERT as published
+HEAD_WIDTH = 64  # of the published DistilBERT
 
 Tensors = dict[str, np.ndarray]
 Config = dict[str, Any]
 Settings = Callable[[Tensors, Config], Config]  # by path, config.json -> the factory's
-Place = tuple[str, str, list[str]]  # a path, which part of it, and its parts
+Place = tuple[str, str, list[str]]  # path, the tensor's part of it, names of all parts
 
 
 class WeightLayout(NamedTuple):
-    """One way in which a model is published."""
+    """The tensor names of a model in one library."""
 
     name: str
-    rows: list[tuple[str, str]]  # of paths and names
+    rows: list[tuple[str, str]]  # (path, name)
     factory: Callable[..., Any]
     settings: Settings
 
     def place(self, name: str) -> Place:
-        """Where a tensor belongs; a ValueError if the layout does not have it."""
+        """Return a tensor's place; a ValueError if the layout does not have it."""
         for row in self.rows:
             if place := _place(name, *row):
                 return place
@@ -97,7 +97,7 @@ class WeightLayout(NamedTuple):
 
 
 def _place(name: str, path: str, published: str) -> Place | None:
-    """Where a tensor belongs, by one row; None if the row is not about it."""
+    """Return a tensor's place according to one row; None if the row does not match."""
     pattern = published.replace(".", r"\.").replace("*", ".*").replace("~", PREFIX)
     pattern = re.sub(r"#([+-]1)?", r"(\\d+)", pattern)
     if layer := published.endswith((".", "_")):
@@ -117,29 +117,31 @@ def _place(name: str, path: str, published: str) -> Place | None:
 
 
 def recognize(names: Collection[str]) -> WeightLayout:
-    """The layout of these names; a ValueError if it is none of them."""
+    """Return the layout with these names; a ValueError if it is unknown."""
     for layout in LAYOUTS:
         if any(_place(name, *layout.rows[0]) for name in names):
             return layout
     if all(name.startswith("module.") for name in names):
         raise ValueError(
-            'the names of its tensors begin with "module.", as of PyTorch\'s '
-            "DataParallel: write them without it"
+            'the names of its tensors begin with "module.", as added by PyTorch\'s '
+            "DataParallel: save them without this prefix"
         )
     some = f"the names of its tensors ({', '.join(sorted(names)[:5])}, ...)"
     known = "; ".join(layout.name for layout in LAYOUTS)
-    raise ValueError(f"{some} are of no known layout: {known}")
+    raise ValueError(f"{some} match none of the known layouts: {known}")
 
 
 def _shape(tensors: Tensors, path: str, axes: int) -> tuple[int, ...]:
     shape = tensors[path].shape
     if len(shape) != axes:
-        raise ValueError(f"the tensor for {path} is {list(shape)}, not of {axes} axes")
+        raise ValueError(
+            f"the tensor for {path} is {list(shape)}: it needs {axes} axes"
+        )
     return shape
 
 
 def _count(tensors: Tensors, start: str) -> int:
-    """How many different numbers follow this start of paths."""
+    """Return the number of different integers that follow this start of paths."""
     return len(set(re.findall(rf"^{start}/(\d+)/", "\n".join(tensors), re.M)))
 
 
@@ -161,28 +163,31 @@ def _resnet(tensors: Tensors, config: Config) -> Config:
     third = tensors.get("stages/0/0/conv3/kernel")
     if third is None or third.shape[-1] != EXPANSION * width:
         raise ValueError(
-            "its blocks are not bottlenecks: give a ResNet-50, -101 or -152"
+            "its blocks are not bottlenecks: use a ResNet-50, -101 or -152"
         )
     stages = range(_count(tensors, "stages"))
     blocks = tuple(_count(tensors, f"stages/{stage}") for stage in stages)
-    image = (224, 224, channels)  # any other size may be given
+    image = (224, 224, channels)  # the default; any other size is possible
     return {"blocks": blocks, "width": width, "variant": "torch", "image": image}
 
 
 def _vit(tensors: Tensors, config: Config, epsilon: float = 1e-6) -> Config:
     if "cls" not in tensors:
-        raise ValueError("it has no class token, which the model's head reads")
+        raise ValueError("it has no class token, which the model's head needs")
     _require(config, "ViTs with the exact GELU", hidden_act="gelu")
     patch, _, channels, width = _shape(tensors, "patches/kernel", 4)
-    _, places, _ = _shape(tensors, "positions", 3)
-    side = math.isqrt(places - 1)
-    if side**2 + 1 != places:
-        raise ValueError("its positions are not those of a square image, and a class")
+    _, length, _ = _shape(tensors, "positions", 3)
+    side = math.isqrt(length - 1)
+    if side**2 + 1 != length:
+        raise ValueError(
+            "its positions are not those of a square image and a class token"
+        )
     heads = config.get("num_attention_heads", HEADS.get(width))
     if heads is None:
         raise ValueError(
-            f"its width {width} is of no published size, and tensors do not say the "
-            'number of heads: put {"num_attention_heads": N} into config.json beside'
+            f"its width {width} is of no published size, and tensors do not reveal the "
+            'number of heads: put {"num_attention_heads": N} into a config.json in '
+            "its folder"
         )
     hidden = tensors["blocks/0/mlp/first/kernel"].shape[-1]
     return {
@@ -211,7 +216,7 @@ def _distilbert(tensors: Tensors, config: Config) -> Config:
 
 
 def _layouts(table: str, factory: Any, *settings: Settings) -> list[WeightLayout]:
-    """A table's columns, with the settings of each."""
+    """Return the layouts of a table's columns, each with its settings."""
     rows = [re.split("  +", line) for line in table.strip().splitlines()]
     (model, *paths), *columns = (
         (name, *(cell.replace("@", block) for cell in cells))

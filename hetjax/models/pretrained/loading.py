@@ -1,7 +1,7 @@
 """`from_pretrained`: a model's builder with published weights.
 
-A layout (`layouts.py`) gives the tensors' paths in the module and the factory's
-settings. A head for as many classes as the file has is taken over, or else it is new.
+A layout (`layouts.py`) yields the tensors' paths in the module and the factory's
+settings. The file's head is used if the numbers of classes agree, else a new one.
 """
 
 import inspect
@@ -38,27 +38,27 @@ def from_pretrained(
 ) -> Callable[..., nnx.Module]:
     """The builder of a published ResNet, ViT or DistilBERT with its weights.
 
-    `path` is a safetensors file, or a folder with one; nothing is downloaded. It takes
-    the package safetensors, `pip install "hetjax[pretrained]"`. The layouts are those
-    of torchvision, timm (ResNet-50/101/152, ViT) and Hugging Face (these, and
-    DistilBERT), and sizes are taken from the tensors' shapes; of a config.json beside a
-    Hugging Face file, the number of heads and the like. Without it, heads are those of
-    the published size of this width.
+    `path` is a safetensors file, or a folder with one; nothing is downloaded. This
+    needs the package safetensors, `pip install "hetjax[pretrained]"`. The layouts are
+    those of torchvision, timm (ResNet-50/101/152, ViT) and Hugging Face (these, and
+    DistilBERT). Sizes are taken from the tensors' shapes; the number of heads and
+    similar settings from a config.json in the folder of a Hugging Face file. Without
+    it, the number of heads is that of the published size of this width.
 
     >>> task = hj.classification(hj.models.from_pretrained("model.safetensors"), data)
     ... # doctest: +SKIP
 
-    The builder makes a new head where the data have another number of classes than the
-    file, or where the file has none; its weights are of the run's seed. `image` is the
-    shape of the data's images, by default that of the file (a ResNet's: 224 pixels);
+    The builder makes a new head, initialized with the run's seed, if the data have
+    another number of classes than the file, or if the file has no head. `image` is the
+    shape of the data's images, by default that of the file (for a ResNet: 224 pixels);
     for a ViT the positions are interpolated to it. `dropout`, `dtype` and `remat` are
     those of `vit`, `distilbert` and `resnet50` (which has no dropout).
 
-    Errors: ValueErrors for files that are missing, damaged or of no known layout, and
-    for tensors that are missing, too many or of another shape, with their names.
+    Errors: ValueErrors for files that are missing, damaged or of an unknown layout, and
+    for missing, superfluous or differently shaped tensors, with their names.
     """
     file = _file_of(path)
-    config, content = _config_beside(file), _read(file)
+    config, content = _config_of(file), _read(file)
     try:
         layout = recognize(content)
         weights, names = _placed(content, layout)
@@ -72,7 +72,7 @@ def from_pretrained(
                 interpolate_positions(positions, old, new)
             )
         known = weights["head/kernel"].shape[-1] if "head/kernel" in weights else None
-        head = ("head/",) if known else ("head/", "before_head/")  # where it is new
+        head = ("head/",) if known else ("head/", "before_head/")  # paths of a new head
         features = math.prod(chosen.get("image", (1,)))
         skeleton = nnx.eval_shape(lambda: make(features, known or 1, rngs=nnx.Rngs(0)))
         _check(layout.name, weights, names, skeleton, () if known else head)
@@ -96,37 +96,37 @@ def from_pretrained(
 
 
 def _file_of(path: str | PathLike) -> Path:
-    """The safetensors file at a path: the file itself, or the only one in a folder."""
+    """Return the safetensors file at a path: the file itself, or the folder's one."""
     place = Path(path).expanduser()
     found = [place] if place.is_file() else sorted(place.glob("*.safetensors"))
     if not place.exists():
         raise ValueError(
-            f"path={str(path)!r}: no such file or folder; give a .safetensors file, "
-            "or the folder that holds it"
+            f"path={str(path)!r}: no such file or folder; pass a .safetensors file, "
+            "or the folder that contains it"
         )
     if len(found) != 1:
         names = ", ".join(file.name for file in found) or "none"
         raise ValueError(
-            f"{place}: give a folder with one .safetensors file, or the file itself; "
-            f"there: {names}"
+            f"{place}: pass a folder with one .safetensors file, or the file itself; "
+            f"found: {names}"
         )
     return found[0]
 
 
-def _config_beside(file: Path) -> dict[str, Any]:
-    """What config.json in the file's folder says; {} if there is none."""
+def _config_of(file: Path) -> dict[str, Any]:
+    """Return the settings of config.json in the file's folder; {} if there is none."""
     place = file.parent / "config.json"
     try:
         found = json.loads(place.read_text(encoding="utf-8")) if place.is_file() else {}
     except ValueError as error:
-        raise ValueError(f"{place}: it is not JSON ({error})") from error
+        raise ValueError(f"{place}: this is not valid JSON ({error})") from error
     if not isinstance(found, dict):
         raise ValueError(f"{place}: it holds a {type(found).__name__}, not settings")
     return found
 
 
 def _read(file: Path) -> Tensors:
-    """All tensors of a file, by name, in float32 but for integers."""
+    """Return all tensors of a file by name, in float32 except for integers."""
     try:
         from safetensors import SafetensorError
         from safetensors.flax import load_file
@@ -136,7 +136,7 @@ def _read(file: Path) -> Tensors:
             'pip install "hetjax[pretrained]"'
         ) from error
     try:
-        # bfloat16 is none of NumPy's own; nothing is to go to an accelerator and back
+        # read by JAX, as NumPy has no bfloat16; on the CPU, to avoid copies
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             return {
                 name: np.asarray(a, None if a.dtype.kind in "iub" else np.float32)
@@ -144,12 +144,12 @@ def _read(file: Path) -> Tensors:
             }
     except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(
-            f"{file}: it is not a whole safetensors file ({error}); download it again"
+            f"{file}: not a complete safetensors file ({error}); download it again"
         ) from error
 
 
 def _placed(content: Tensors, layout: WeightLayout) -> tuple[Tensors, Names]:
-    """The tensors by their paths in the module, as flax has them, and their names."""
+    """Return the tensors in flax's form by path in the module, and their names."""
     found: dict[str, dict[str, str]] = {}  # names by part, by path
     for name in content:
         path, part, parts = layout.place(name)
@@ -160,7 +160,7 @@ def _placed(content: Tensors, layout: WeightLayout) -> tuple[Tensors, Names]:
     for path, there in names.items():
         arrays, some = [content[name] for name in there], ", ".join(there)
         if len(there) < (parts := len(found[path])):
-            raise ValueError(f"of {parts} tensors for {path} there are only {some}")
+            raise ValueError(f"of the {parts} tensors for {path} only {some} exist")
         if len({array.shape for array in arrays}) > 1:
             raise ValueError(f"the shapes of {some} differ")
         if path.endswith("/kernel"):  # [out, in, ...] in PyTorch, and [..., in, out]
@@ -170,10 +170,10 @@ def _placed(content: Tensors, layout: WeightLayout) -> tuple[Tensors, Names]:
 
 
 def _chosen(layout: WeightLayout, **given: Any) -> dict[str, Any]:
-    """The arguments that were given; a ValueError for one that is none of the model."""
+    """Return the given arguments; a ValueError for one that the model does not have."""
     chosen = {name: value for name, value in given.items() if value is not None}
     for name in chosen - inspect.signature(layout.factory).parameters.keys():
-        raise ValueError(f"{name} is no argument of a {layout.name}")
+        raise ValueError(f"{name} is not an argument of a {layout.name}: leave it out")
     return chosen
 
 
@@ -183,7 +183,7 @@ def _grid(settings: dict[str, Any]) -> tuple[int, int]:
 
 
 def _arrays(module: Any) -> dict[str, tuple[tuple, Any]]:
-    """Paths and variables of what is loaded, by the path in words."""
+    """Return (path, variable) of the loaded variables, by the path as text."""
     flat = nnx.to_flat_state(nnx.state(module, LOADED))
     return {"/".join(map(str, path)): (path, leaf) for path, leaf in flat}
 
@@ -191,7 +191,7 @@ def _arrays(module: Any) -> dict[str, tuple[tuple, Any]]:
 def _check(
     layout: str, weights: Tensors, names: Names, module: Any, optional: tuple[str, ...]
 ) -> None:
-    """Raises a ValueError unless the weights are those of the module, and no others."""
+    """Raise a ValueError unless the weights are exactly those of the module."""
     shapes = {path: variable.shape for path, (_, variable) in _arrays(module).items()}
     missing = [p for p in shapes if p not in weights and not p.startswith(optional)]
     if paths := missing or [path for path in weights if path not in shapes]:
@@ -210,10 +210,10 @@ def _check(
 
 
 def _in_file(paths: list[str], names: Names) -> str:
-    """The file's names of tensors, in words; "" if they are not known."""
+    """Return the file's names of tensors as text; "" if they are unknown."""
     if found := [name for path in paths for name in names.get(path, ())]:
         return f" (in the file: {', '.join(found)})"
-    # they are missing, but others of their layers may be there
+    # they are missing, but other tensors of their layers may exist
     published = {ours: theirs for theirs, ours in LEAVES.items()}
     lacks = [
         re.sub(f"({'|'.join(LEAVES)})$", published.get(leaf, "weight"), name)

@@ -1,8 +1,8 @@
 """Augmentation of images: pure functions (key, x [B, H, W, C]) -> x [B, H', W', C].
 
-Random draws are independent per example, and the same key gives the same images. These
-are for the arguments `augment` and `normalize` of `hetjax.tasks.classification`, and
-those that mix two examples for `mix`.
+Random draws are independent per example, and equal keys produce equal images. Use them
+as arguments `augment` and `normalize` of `hetjax.tasks.classification`, and those that
+mix two examples as `mix`.
 """
 
 from hetjax.tasks.augment.color import color_jitter

@@ -10,7 +10,7 @@ from hetjax.recipes import by_name
 from hetjax.tasks.augment.image_checks import check_colors, range_of, white_of
 from hetjax.tasks.augment.transforms import Transform
 
-_GREY = (0.299, 0.587, 0.114)  # of red, green and blue: ITU-R BT.601
+_GRAY = (0.299, 0.587, 0.114)  # weights of red, green and blue: ITU-R BT.601
 _Change = Callable[[jax.Array, jax.Array], jax.Array]  # x, amount [B, 1, 1, 1] -> x
 
 
@@ -26,16 +26,16 @@ def color_jitter(
     """Changes brightness, contrast, saturation and hue by random amounts, in any order.
 
         brightness:  x <- f x                        f ~ U(max(0, 1 - b), 1 + b)
-        contrast:    x <- f x + (1 - f) mean grey(x)
-        saturation:  x <- f x + (1 - f) grey(x)
-        hue:         turned by t of a whole turn     t ~ U(-h, h),  h <= 1/2
+        contrast:    x <- f x + (1 - f) mean gray(x)
+        saturation:  x <- f x + (1 - f) gray(x)
+        hue:         rotated by t of a full turn     t ~ U(-h, h),  h <= 1/2
 
-    with grey = .299 R + .587 G + .114 B, and each result clipped to 0..white. `white`
-    is the value of white on x's scale: 255 for bytes, 1 for data in [0, 1]. A pair is
-    the range of f, or of t, itself; a change whose argument is 0 is left out. x:
-    [B, H, W, 3], or with one channel, if saturation and hue are 0. Amounts are drawn
-    for each image, the order of the changes once for the batch, so that each change is
-    computed once. The definitions are torchvision's.
+    with gray = .299 R + .587 G + .114 B, and each result clipped to 0..white. `white`
+    is the value of white on x's scale: 255 for bytes, 1 for data in [0, 1]. A pair
+    specifies the range of f, or of t, directly; a change whose argument is 0 is left
+    out. x: [B, H, W, 3], or with one channel if saturation and hue are 0. Amounts are
+    drawn for each image, the order of the changes once for the batch, so that each
+    change is computed once. The definitions are torchvision's.
     """
     white = white_of(white)
     given = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
@@ -61,26 +61,26 @@ def color_jitter(
 
 
 def blend(x: jax.Array, other: jax.Array, factor: jax.Array) -> jax.Array:
-    """factor x + (1 - factor) other."""
+    """Return factor x + (1 - factor) other."""
     return factor * x + (1 - factor) * other
 
 
-def grey(x: jax.Array) -> jax.Array:
-    """[B, H, W, 1] the luma of x [B, H, W, 1 or 3]."""
+def gray(x: jax.Array) -> jax.Array:
+    """Return [B, H, W, 1], the luma of x [B, H, W, 1 or 3]."""
     if x.shape[-1] == 1:
         return x
     # much faster on a CPU than sums over an axis of three
     red, green, blue = _split(x)
-    return _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
+    return _GRAY[0] * red + _GRAY[1] * green + _GRAY[2] * blue
 
 
-def mean_grey(x: jax.Array) -> jax.Array:
-    """[B, 1, 1, 1] the mean luma of each image."""
-    return grey(x.mean((1, 2), keepdims=True))
+def mean_gray(x: jax.Array) -> jax.Array:
+    """Return [B, 1, 1, 1], the mean luma of each image."""
+    return gray(x.mean((1, 2), keepdims=True))
 
 
 def turn_hue(x: jax.Array, turn: jax.Array) -> jax.Array:
-    """x [B, H, W, 3] with its hue, in HSV, moved by `turn` of a whole turn.
+    """Return x [B, H, W, 3] with its hue, in HSV, rotated by `turn` of a full turn.
 
     With V the largest channel, C = V - the smallest, and the hue H in 0..6 (red is 0):
     channel n is V - C max(0, min(k, 4 - k, 1)), k = (n + H) mod 6, n = 5, 3, 1.
@@ -102,34 +102,34 @@ def turn_hue(x: jax.Array, turn: jax.Array) -> jax.Array:
 
 
 def _split(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Red, green and blue, [B, H, W, 1] each."""
+    """Return red, green and blue, [B, H, W, 1] each."""
     return x[..., 0:1], x[..., 1:2], x[..., 2:3]
 
 
 def _part(name: str, amount: jax.Array, white: float) -> Callable[..., jax.Array]:
-    """The change of this name as a function of x alone."""
+    """Return the named change as a function of x alone."""
     changes: dict[str, _Change] = {
         "brightness": lambda x, f: f * x,
-        "contrast": lambda x, f: blend(x, mean_grey(x), f),
-        "saturation": lambda x, f: blend(x, grey(x), f),
+        "contrast": lambda x, f: blend(x, mean_gray(x), f),
+        "saturation": lambda x, f: blend(x, gray(x), f),
         "hue": turn_hue,
     }
     return lambda x: jnp.clip(changes[name](x, amount), 0, white)
 
 
 def _factors(name: str, value: float | tuple[float, float]) -> tuple[float, float]:
-    """The range of a factor, of a strength or as a pair."""
+    """Return the range of a factor, from a strength or a pair."""
     if isinstance(value, tuple | list | np.ndarray):
         return range_of(name, value, 0, 1e6)
     if not 0 <= value < np.inf:
-        raise ValueError(f"{name} is {value}; it must be a finite number of 0 or more")
+        raise ValueError(f"{name} is {value}; it must be finite and at least 0")
     return max(0.0, 1.0 - value), 1.0 + value
 
 
 def _turns(hue: float | tuple[float, float]) -> tuple[float, float]:
-    """The range of the hue's turn, of a strength or as a pair."""
+    """Return the range of the hue's rotation, from a strength or a pair."""
     if isinstance(hue, tuple | list | np.ndarray):
         return range_of("hue", hue, -0.5, 0.5)
     if not 0 <= hue <= 0.5:
-        raise ValueError(f"hue is {hue}; it must be in 0..0.5, of a whole turn")
+        raise ValueError(f"hue is {hue}; it must be in 0..0.5, of a full turn")
     return -float(hue), float(hue)

@@ -1,4 +1,4 @@
-"""Parts of images: random and central crops, with and without padding or resizing."""
+"""Crops of images: random and central ones, with and without padding or resizing."""
 
 from collections.abc import Sequence
 
@@ -20,21 +20,21 @@ from hetjax.tasks.augment.image_checks import (
 from hetjax.tasks.augment.resample import check_method, resample_boxes
 from hetjax.tasks.augment.transforms import Transform
 
-_ATTEMPTS = 10  # of random_resized_crop, as in Inception's and torchvision's
+_ATTEMPTS = 10  # draws of random_resized_crop, as in Inception and torchvision
 
 
 @by_name
 def pad_crop(
     padding: int = 4, *, fill: float | Sequence[float] | np.ndarray = 0.0
 ) -> Transform:
-    """Pads by `padding` pixels on all sides, then crops to the old size at random.
+    """Pads by `padding` pixels on all sides, then crops to the original size at random.
 
     All (2 padding + 1)^2 positions are equally likely. `fill` [] or [C] is the value of
-    the new pixels, on the scale of x: 0 is black before normalisation, as in Biased
+    the new pixels, on the scale of x: 0 is black before normalization, as in Biased
     Local SGD. CROSSBOW scales images to -1..1 before it pads with 0, which is 0.5 here.
     """
     if not isinstance(padding, int) or padding < 0:
-        raise ValueError(f"padding is {padding}; it must be an integer of 0 or more")
+        raise ValueError(f"padding is {padding}; it must be an integer of at least 0")
     border = channels("fill", fill)
 
     def apply(key: jax.Array, x: jax.Array) -> jax.Array:
@@ -52,7 +52,7 @@ def pad_crop(
 
 @by_name
 def random_crop(size: Size) -> Transform:
-    """Crops to `size`, a number or (height, width), at a random place.
+    """Crops to `size`, a number or (height, width), at a random position.
 
     All (H - h + 1) (W - w + 1) positions are equally likely. x: [B, H, W, C] ->
     [B, h, w, C]. A ValueError if the images are smaller.
@@ -69,7 +69,7 @@ def random_crop(size: Size) -> Transform:
 
 @by_name
 def center_crop(size: Size) -> Transform:
-    """Crops to the `size` pixels in the middle, a number or (height, width).
+    """Crops to the central `size` pixels, a number or (height, width).
 
     It ignores its key. x: [B, H, W, C] -> [B, h, w, C], from row (H - h) // 2 and
     column (W - w) // 2 on. A ValueError if the images are smaller.
@@ -92,19 +92,19 @@ def resize(
     antialias: bool = True,
     white: float | None = None,
 ) -> Transform:
-    """Resizes to `size`, a number or (height, width), whatever the shape was.
+    """Resizes to `size`, a number or (height, width), ignoring the aspect ratio.
 
     It ignores its key. x: [B, H, W, C] -> [B, h, w, C]; a pixel is a weighted mean of
-    those around its place,
+    those around its position,
 
         y_p = sum_i k((c_p - i) / s) x_i / sum_i k((c_p - i) / s)
         c_p = (p + 1/2) H / h - 1/2,    s = max(1, H / h),
 
     and likewise along the rows. `method`: "bilinear", k(d) = max(0, 1 - |d|), or
     "bicubic", the kernel of Keys (1981) with a = -1/2, which overshoots at edges by up
-    to a tenth of the step there; results are clipped to 0..`white` where that is given
-    (255 for bytes), as of images that stay bytes. With `antialias`, results are those
-    of Pillow on floats; without, s = 1, and some pixels are left out when an image
+    to a tenth of the step there; results are clipped to 0..`white` if that is given
+    (255 for bytes), as for images that remain bytes. With `antialias`, results are
+    those of Pillow on floats; without, s = 1, and some pixels are ignored when an image
     shrinks.
     """
     shape = size_of(size)
@@ -136,12 +136,13 @@ def random_resized_crop(
         w = round(sqrt(H W A r)),  h = round(sqrt(H W A / r))       [pixels]
         A ~ U(scale),  log r ~ U(log ratio)
 
-    Of ten such draws the first that fits into the image is taken, at a random place; if
-    none fits, the largest part in the middle whose w / h is within `ratio`. It is
-    resized as by `resize`, from its own pixels alone. x: [B, H, W, C] -> [B, h, w, C].
+    The first of ten such draws that fits into the image is taken, at a random position;
+    if none fits, the largest central part whose w / h is within `ratio`. It is resized
+    as by `resize`, without pixels from outside the part. x: [B, H, W, C] ->
+    [B, h, w, C].
 
-    Szegedy et al., Going deeper with convolutions (2015); the ten draws and the last
-    resort are those of torchvision.
+    Szegedy et al., Going deeper with convolutions (2015); the ten draws and the
+    fallback are those of torchvision.
     """
     shape = size_of(size)
     areas, ratios = range_of("scale", scale, 0, 1), range_of("ratio", ratio, 0, np.inf)
@@ -165,7 +166,7 @@ def _boxes(
     areas: tuple[float, float],
     ratios: tuple[float, float],
 ) -> jax.Array:
-    """[B, 4] the top, left, height and width of each image's part [pixels]."""
+    """Return [B, 4], top, left, height and width of each image's part [pixels]."""
     count, height, width = shape
     size_key, place_key = jax.random.split(key)
     u = jax.random.uniform(size_key, (2, count, _ATTEMPTS))
@@ -180,7 +181,7 @@ def _boxes(
     sides = jnp.where(fits.any(1)[:, None], drawn, last)
     spare = jnp.asarray([[height, width]], drawn.dtype) - sides
     place = jax.random.uniform(place_key, (count, 2))
-    # a product that rounds up to spare + 1 would be outside
+    # if the product rounds up to spare + 1, the part would lie outside
     drawn_at = jnp.minimum(jnp.floor(place * (spare + 1)), spare)
     at = jnp.where(fits.any(1)[:, None], drawn_at, spare // 2)
     return jnp.concatenate([at, sides], axis=1)
@@ -189,7 +190,7 @@ def _boxes(
 def _largest(
     height: int, width: int, ratios: tuple[float, float]
 ) -> tuple[float, float]:
-    """(h, w) of the largest part of an image whose w / h is within `ratios`."""
+    """Return (h, w) of the largest part of an image whose w / h is within `ratios`."""
     if width / height < ratios[0]:
         return max(1, round(width / ratios[0])), width
     if width / height > ratios[1]:
@@ -198,23 +199,23 @@ def _largest(
 
 
 def _spare(what: str, x: jax.Array, shape: tuple[int, int]) -> np.ndarray:
-    """[2] by how much x is higher and wider; a ValueError if it is not."""
+    """Return [2], how much higher and wider x is; a ValueError if x is smaller."""
     check_images(what, x)
     spare = np.subtract(x.shape[1:3], shape)
     if (spare < 0).any():
         raise ValueError(
             f"{what} to {list(shape)} pixels needs images of at least that size, but x "
-            f"is {list(x.shape)}: use pad_crop, or resize before"
+            f"is {list(x.shape)}: use pad_crop, or resize first"
         )
     return spare
 
 
 def _crops(x: jax.Array, offsets: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """The part of this shape of each image, from its offset [B, 2] on."""
+    """Return the part of this shape of each image, starting at its offset [B, 2]."""
 
     def crop(image: jax.Array, offset: jax.Array) -> jax.Array:
         start = offset[0], offset[1], 0
         return jax.lax.dynamic_slice(image, start, (*shape, x.shape[-1]))
 
-    # the fastest of seven implementations on a CPU at B = 256, close to it at 32
+    # the fastest of seven implementations on a CPU at B = 256, close to it at B = 32
     return jax.vmap(crop)(x, offsets)

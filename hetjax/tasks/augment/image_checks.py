@@ -1,4 +1,4 @@
-"""Checks of arguments and inputs that several transforms share."""
+"""Checks of arguments and inputs, shared by several transforms."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ Size = int | tuple[int, int]
 
 
 def size_of(size: Any) -> tuple[int, int]:
-    """(height, width) of the argument `size`."""
+    """Return (height, width) of the argument `size`, checked."""
     pair = (size, size) if _is_int(size) else size
     fits = isinstance(pair, tuple | list) and len(pair) == 2
     if not fits or not all(_is_int(n) and n > 0 for n in pair):
@@ -24,14 +24,14 @@ def size_of(size: Any) -> tuple[int, int]:
 
 
 def white_of(white: float) -> float:
-    """The value of white, checked."""
+    """Return the value of white, checked."""
     if not 0 < white < float("inf"):
         raise ValueError(f"white is {white}; it must be a finite number above 0")
     return float(white)
 
 
 def range_of(what: str, values: Any, low: float, high: float) -> tuple[float, float]:
-    """A pair in rising order within low..high."""
+    """Return a pair in ascending order within low..high, checked."""
     pair = tuple(values) if isinstance(values, tuple | list | np.ndarray) else ()
     if len(pair) != 2 or not low <= pair[0] <= pair[1] <= high:
         raise ValueError(
@@ -41,7 +41,7 @@ def range_of(what: str, values: Any, low: float, high: float) -> tuple[float, fl
 
 
 def channels(what: str, values: float | Sequence[float] | np.ndarray) -> np.ndarray:
-    """Numbers [] or [C] as an array, checked."""
+    """Return numbers [] or [C] as an array, checked."""
     array = np.asarray(values, np.float32)
     if array.ndim > 1 or not np.isfinite(array).all():
         raise ValueError(f"{what} is {values}; it must be a finite number, or [C]")
@@ -49,7 +49,7 @@ def channels(what: str, values: float | Sequence[float] | np.ndarray) -> np.ndar
 
 
 def check_channels(what: str, values: np.ndarray, x: jax.Array) -> None:
-    """A ValueError unless values [] or [C] fit the last axis of x."""
+    """Raise a ValueError unless values [] or [C] fit the last axis of x."""
     if values.ndim and values.shape[0] != x.shape[-1]:
         raise ValueError(
             f"{what} has {values.shape[0]} values, but x {list(x.shape)} has "
@@ -58,7 +58,7 @@ def check_channels(what: str, values: np.ndarray, x: jax.Array) -> None:
 
 
 def check_images(what: str, x: jax.Array) -> None:
-    """A ValueError unless x is [B, H, W, C]."""
+    """Raise a ValueError unless x is [B, H, W, C]."""
     if len(x.shape) != 4:
         raise ValueError(
             f"{what} needs images [B, H, W, C], but x is {list(x.shape)}; reshape the "
@@ -67,7 +67,7 @@ def check_images(what: str, x: jax.Array) -> None:
 
 
 def check_colors(what: str, x: jax.Array, *numbers: int) -> None:
-    """A ValueError unless x is [B, H, W, C] of floats, with one of these C."""
+    """Raise a ValueError unless x is [B, H, W, C] of floats, with one of these C."""
     check_images(what, x)
     if x.shape[-1] not in numbers:
         counts = " or ".join(map(str, numbers))
@@ -82,7 +82,7 @@ def check_colors(what: str, x: jax.Array, *numbers: int) -> None:
 
 
 def align(values: np.ndarray, x: jax.Array) -> jax.Array:
-    """Values [] or [C] with as many axes as x, and with its dtype."""
+    """Return values [] or [C] with the rank and dtype of x."""
     return jnp.asarray(values, x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
 
 

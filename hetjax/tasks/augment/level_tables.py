@@ -1,16 +1,16 @@
-"""Operations that map each of 256 levels to another one, by a table per channel."""
+"""RandAugment's operations that map 256 levels to others, by a table per channel."""
 
 import jax
 import jax.numpy as jnp
 
 LEVELS = 256
-# halves, which a blend of whole levels often gives, go up: whether the compiler fuses
-# the blend, which changes its last bit, does not decide their level
+# halves, a frequent result of blending integer levels, are rounded up robustly: the
+# result does not depend on the blend's last bit, which changes if the compiler fuses it
 _HALF = 0.501
 
 
 def look_up(x: jax.Array, op: jax.Array, u: float, white: float) -> jax.Array:
-    """x [B, H, W, C], rounded to 256 levels, after the operation `op` [B] of its image.
+    """Round x [B, H, W, C] to 256 levels, then apply the operation `op` [B] per image.
 
     Halves are rounded up. 0 posterizes, 1 solarizes, 2 stretches the contrast, 3
     equalizes the histogram; u in 0..1 is the strength of the first two.
@@ -18,7 +18,7 @@ def look_up(x: jax.Array, op: jax.Array, u: float, white: float) -> jax.Array:
     level = jnp.clip(x, 0, white).astype(jnp.float32) * ((LEVELS - 1) / white)
     level = jnp.floor(level + _HALF).astype(jnp.int32)
     count, height, width, depth = x.shape
-    # one table after another, that of image b and channel c at LEVELS (C b + c)
+    # all tables in one array: that of image b and channel c starts at LEVELS (C b + c)
     start = LEVELS * jnp.arange(count * depth, dtype=jnp.int32)
     index = level + start.reshape(count, 1, 1, depth)
     histogram = jnp.zeros(count * depth * LEVELS, jnp.int32).at[index.ravel()].add(1)
@@ -35,27 +35,27 @@ def look_up(x: jax.Array, op: jax.Array, u: float, white: float) -> jax.Array:
         ),
     )
     values = (table.ravel() * (white / (LEVELS - 1))).astype(x.dtype)
-    # the scatter keeps XLA from computing a table's entry anew for each pixel, which
-    # took several times as long on a CPU; an optimization barrier does not
+    # the scatter prevents XLA from recomputing a table's entry for each pixel, which
+    # took several times as long on a CPU; an optimization barrier does not prevent it
     places = jnp.arange(len(values))
     values = jnp.zeros_like(values).at[places].set(values, unique_indices=True)
     return values[index]
 
 
 def _posterize(old: jax.Array, u: float) -> jax.Array:
-    """The upper 8 - round(4 u) bits."""
+    """Return the upper 8 - round(4 u) bits."""
     lost = round(4 * u)
     return (old >> lost) << lost
 
 
 def _solarize(old: jax.Array, u: float) -> jax.Array:
-    """Inverted from (1 - u) white on."""
+    """Invert levels from (1 - u) white on."""
     white = LEVELS - 1
     return jnp.where(old >= (1 - u) * white, white - old, old)
 
 
 def _stretch(old: jax.Array, histogram: jax.Array) -> jax.Array:
-    """The lowest level that occurs becomes 0, the highest 255; one level stays."""
+    """Map the lowest level that occurs to 0, the highest to 255; a single one stays."""
     occurs = histogram > 0
     lowest = jnp.argmax(occurs, -1, keepdims=True)
     highest = LEVELS - 1 - jnp.argmax(occurs[..., ::-1], -1, keepdims=True)
@@ -65,7 +65,7 @@ def _stretch(old: jax.Array, histogram: jax.Array) -> jax.Array:
 
 
 def _equalize(histogram: jax.Array) -> jax.Array:
-    """Each level's share of the pixels below it, in steps as Pillow's.
+    """Return for each level the share of pixels below it, quantized as in Pillow.
 
     s = (pixels - pixels of the highest level) // 255
     level i -> min(255, (s // 2 + pixels below i) // s), and i itself if s = 0

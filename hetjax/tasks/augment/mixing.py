@@ -4,8 +4,8 @@ With share_i and partner(i), the loss of example i is
 
     share_i CE(z_i, y_i) + (1 - share_i) CE(z_i, y_partner(i)).
 
-A partner is drawn by a random permutation of the whole batch. Rows of padding repeat
-true examples of the batch together with their labels, so that any row is a partner.
+Partners are drawn by a random permutation of the whole batch. Rows of padding repeat
+true examples of the batch with their labels, so that any row may be a partner.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +28,8 @@ def mixup(alpha: float = 0.2, *, per_example: bool = False) -> Mix:
 
         x_i <- share x_i + (1 - share) x_partner(i),    share ~ Beta(alpha, alpha)
 
-    One share for the batch, as in the paper's code, or one `per_example`. x may be any
-    [B, ...]; integers become float32. Zhang et al., mixup: beyond empirical risk
+    The share is drawn once per batch, as in the paper's code, or `per_example`. x may
+    be any [B, ...]; integers become float32. Zhang et al., mixup: beyond empirical risk
     minimization (2018).
     """
     alpha = _alpha(alpha)
@@ -46,14 +46,14 @@ def mixup(alpha: float = 0.2, *, per_example: bool = False) -> Mix:
 
 @by_name
 def cutmix(alpha: float = 1.0, *, per_example: bool = False) -> Mix:
-    """Replaces a box of each image by the same box of another one of the batch.
+    """Replaces a box of each image by the same box of another image of the batch.
 
         h = floor(H sqrt(1 - lambda)),  w = floor(W sqrt(1 - lambda))
         lambda ~ Beta(alpha, alpha)
         share = 1 - (area of the box within the image) / (H W)
 
-    The box's centre is uniform over the pixels; what is outside the image is cut off,
-    so that share >= lambda. One box for the batch, as in the paper's code, or one
+    The box's center is uniform over the pixels; the box is clipped to the image, so
+    that share >= lambda. The box is drawn once per batch, as in the paper's code, or
     `per_example`. x: [B, H, W, C]. Yun et al., CutMix (2019).
     """
     alpha = _alpha(alpha)
@@ -77,19 +77,20 @@ def cutmix(alpha: float = 1.0, *, per_example: bool = False) -> Mix:
 
 @by_name
 def one_of(*mixes: Mix, probabilities: Sequence[float] | None = None) -> Mix:
-    """One of these for each batch, drawn with these probabilities (by default equal).
+    """Applies one of `mixes` to each batch, drawn with `probabilities` (or equal ones).
 
     `one_of(mixup(0.8), cutmix(1.0))` is DeiT's choice (Touvron et al., 2021). Errors: a
-    ValueError without any, or unless the probabilities are as many and sum to one.
+    ValueError without mixes, or unless there is one probability for each and they sum
+    to one.
     """
     if not mixes:
-        raise ValueError("one_of() has nothing to choose from: give mixup() or others")
+        raise ValueError("one_of() has nothing to choose from: pass mixup() or others")
     p = np.full(len(mixes), 1 / len(mixes)) if probabilities is None else probabilities
     p = np.asarray(p, np.float32)
     if p.shape != (len(mixes),) or not (p >= 0).all() or abs(p.sum() - 1) > 1e-5:
         raise ValueError(
-            f"probabilities is {probabilities}; it must be {len(mixes)} numbers of 0 "
-            "or more that sum to one"
+            f"probabilities is {probabilities}; it must be {len(mixes)} numbers of at "
+            "least 0 that sum to one"
         )
 
     def apply(key: jax.Array, x: jax.Array) -> Any:
@@ -107,22 +108,22 @@ def _alpha(alpha: float) -> float:
 
 
 def _draw_partners(key: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """x as floats, and a partner [B] int32 for each example."""
+    """Return x as floats, and each example's partner [B] int32."""
     floats = jnp.issubdtype(x.dtype, jnp.floating)
     partner = jax.random.permutation(key, jnp.arange(len(x), dtype=jnp.int32))
     return jnp.asarray(x, None if floats else jnp.float32), partner
 
 
 def _shares(key: jax.Array, alpha: float, count: int, per_example: bool) -> jax.Array:
-    """[B] draws of Beta(alpha, alpha), or one draw [B] times."""
+    """Return [B] draws of Beta(alpha, alpha), or one draw repeated [B] times."""
     drawn = jax.random.beta(key, alpha, alpha, (count if per_example else 1,))
     return jnp.broadcast_to(drawn, (count,))
 
 
 def _cover(place: jax.Array, side: jax.Array, size: int) -> jax.Array:
-    """[B, size] the pixels of one axis that a box covers.
+    """Return [B, size], whether the box covers each pixel along one axis.
 
-    `place` in 0..1 is its centre's, `side` in 0..1 its length's.
+    `place` in 0..1 is the position of the box's center, `side` in 0..1 its length.
     """
     center = jnp.minimum(jnp.floor(place * size), size - 1)
     length = jnp.floor(size * side)

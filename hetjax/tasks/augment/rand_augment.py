@@ -1,4 +1,4 @@
-"""RandAugment: a few random operations out of fourteen, all of one strength."""
+"""RandAugment: a few random operations out of fourteen, all of the same strength."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.recipes import by_name
-from hetjax.tasks.augment.color import blend, grey, mean_grey
+from hetjax.tasks.augment.color import blend, gray, mean_gray
 from hetjax.tasks.augment.image_checks import (
     align,
     channels,
@@ -50,34 +50,34 @@ def rand_augment(
     fill: float | Sequence[float] | np.ndarray = 0.0,
     method: str = "nearest",
 ) -> Transform:
-    """Applies `num_ops` operations to each image, each drawn out of fourteen.
+    """Applies `num_ops` operations to each image, each drawn from fourteen.
 
     All are equally likely, and may repeat. Their strength grows with `magnitude`,
-    0..30, here u = magnitude / 30; the sign of those marked +- is drawn, too.
+    0..30, here u = magnitude / 30; the sign of those marked +- is random, too.
 
         Identity
         ShearX, ShearY          +-.3 u pixels per pixel, about the top left corner
         TranslateX, TranslateY  +-150/331 u of the width, of the height: whole pixels
-        Rotate                  +-30 u degrees, about the centre
+        Rotate                  +-30 u degrees, about the center
         Brightness              factor f = 1 +- .9 u: f x
-        Color, Contrast         f = 1 +- .9 u: towards grey(x), the mean of grey(x)
+        Color, Contrast         f = 1 +- .9 u: towards gray(x), the mean of gray(x)
         Sharpness               f = 1 +- .9 u: towards the 3x3 mean with weight 5 at
-                                the centre, but for the border
+                                the center, except at the border
         Posterize               the upper 8 - round(4 u) bits of 8
         Solarize                white - x where x >= (1 - u) white
         AutoContrast            each channel stretched to 0..white
         Equalize                each channel with a flat histogram, as in Pillow
 
-    `fill` [] or [C] is the value of pixels from outside the image, `method` "nearest"
-    or "bilinear" how moved pixels are interpolated, `white` the value of white on x's
-    scale: 255 for bytes, 1 for data in [0, 1]. x: [B, H, W, C] with C = 1 or 3. Blends
-    are f x + (1 - f) other, clipped to 0..white. The last four round x to 256 levels;
-    the blends do not round, so that results are within two levels of Pillow's.
+    `fill` [] or [C] is the value of pixels from outside the image, `method` the
+    interpolation of moved pixels ("nearest" or "bilinear"), `white` the value of white
+    on x's scale: 255 for bytes, 1 for data in [0, 1]. x: [B, H, W, C] with C = 1 or 3.
+    Blends are f x + (1 - f) other, clipped to 0..white. The last four round x to 256
+    levels; the blends do not round, so that results are within two levels of Pillow's.
 
     Cubuk et al., RandAugment (2020); the table is that of torchvision.
     """
     if not _whole(num_ops) or num_ops < 0:
-        raise ValueError(f"num_ops is {num_ops}; it must be an integer of 0 or more")
+        raise ValueError(f"num_ops is {num_ops}; it must be an integer of at least 0")
     if not _whole(magnitude) or not 0 <= magnitude < BINS:
         raise ValueError(f"magnitude is {magnitude}; it must be an integer of 0..30")
     if method not in METHODS:
@@ -108,9 +108,9 @@ def apply_operations(
     fill: jax.Array,
     method: str,
 ) -> jax.Array:
-    """x with the operation `op` [B] of `OPERATIONS`, of this `sign` [B], on each image.
+    """Apply to each image the operation `op` [B] of `OPERATIONS`, with `sign` [B].
 
-    A batch takes one warp, one blend and one look-up, since a vmapped `switch` would
+    The batch takes one warp, one blend and one look-up; a vmapped `switch` would
     compute all fourteen.
     """
     u = magnitude / (BINS - 1)
@@ -126,8 +126,8 @@ def apply_operations(
 
 
 def _other(x: jax.Array, kind: jax.Array) -> jax.Array:
-    """What is blended with x: black, grey, the mean grey, or a smooth image."""
-    others = jnp.zeros_like(x), grey(x), mean_grey(x), _smooth(x)
+    """Return the image to blend with x: black, gray, the mean gray, or a smooth x."""
+    others = jnp.zeros_like(x), gray(x), mean_gray(x), _smooth(x)
     result = others[-1]
     for i, other in enumerate(others[:-1]):
         result = jnp.where(kind == i, other, result)
@@ -135,11 +135,11 @@ def _other(x: jax.Array, kind: jax.Array) -> jax.Array:
 
 
 def _smooth(x: jax.Array) -> jax.Array:
-    """The mean over 3x3 pixels with weight 5 / 13 at the centre; borders stay."""
+    """Return the 3x3 mean with weight 5 / 13 at the center; the border is unchanged."""
     count, height, width, depth = x.shape
     if min(height, width) < 3:
         return x
-    # a last axis of pixels and channels is long, which a CPU is fast at
+    # a last axis of pixels and channels is long, which is fast on a CPU
     flat = x.reshape(count, height, width * depth)
     rows = flat[:, :-2] + flat[:, 1:-1] + flat[:, 2:]
     total = rows[..., : -2 * depth] + rows[..., depth:-depth] + rows[..., 2 * depth :]

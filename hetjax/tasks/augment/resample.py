@@ -1,4 +1,4 @@
-"""Resampling of a box of each image to one size, by separable kernels."""
+"""Resampling of a box of each image to one size, with separable kernels."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ _KERNELS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def check_method(method: str) -> None:
-    """A ValueError unless there is such a kernel."""
+    """Raise a ValueError unless `method` names a kernel."""
     if method not in _KERNELS:
         raise ValueError(f"method is {method!r}; choose one of {list(_KERNELS)}")
 
@@ -36,18 +36,19 @@ def resample_boxes(
     method: str,
     antialias: bool,
 ) -> jax.Array:
-    """x [B, H, W, C] -> [B, h, w, C]: the boxes [B, 4] (top, left, height, width).
+    """Resize the boxes [B, 4] (top, left, height, width) of x [B, H, W, C] to `shape`.
 
-    Two products with matrices of weights, of which most are zeros, are as fast on a CPU
-    as `jax.image.scale_and_translate`, which would mix in the pixels around a box.
-    Gathering the pixels that count is faster or slower by the sizes, up to four times.
+    Returns [B, h, w, C]. Two products with mostly zero matrices of weights are as fast
+    on a CPU as `jax.image.scale_and_translate`, which would mix in the pixels around a
+    box. Gathering the relevant pixels is up to four times faster or slower, depending
+    on the sizes.
     """
 
     def one(image: jax.Array, box: jax.Array) -> jax.Array:
         for axis, size in enumerate(shape):
             start, length, old = box[axis], box[axis + 2], image.shape[axis]
             weights = _weights(start, length, old, size, method, antialias)
-            # TensorFloat-32 would be off by a tenth of a grey level
+            # TensorFloat-32 would be off by a tenth of a gray level
             image = jnp.tensordot(weights, image, (1, axis), precision="highest")
             image = jnp.moveaxis(image, 0, axis)
         return image
@@ -67,7 +68,10 @@ def _weights(
     method: str,
     antialias: bool,
 ) -> jax.Array:
-    """[size, old] the weight of each old pixel in each new one; rows sum to one."""
+    """Return [size, old], the weight of each old pixel in each new one.
+
+    Rows sum to one.
+    """
     kernel = _KERNELS[method]
     step = length / size
     stretch = jnp.maximum(step, 1.0) if antialias else 1.0

@@ -1,4 +1,4 @@
-"""The type of all transforms, and those that are not about images alone."""
+"""The type of all transforms, and the general ones: flip, normalize, chain."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,7 +20,7 @@ Transform = Callable[[jax.Array, jax.Array], jax.Array]
 
 @by_name
 def flip(probability: float = 0.5) -> Transform:
-    """Mirrors each image, left to right, with this probability."""
+    """Mirrors each image left to right, with this probability."""
     if not 0 <= probability <= 1:
         raise ValueError(f"probability is {probability}; it must be 0..1")
 

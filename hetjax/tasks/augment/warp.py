@@ -1,4 +1,4 @@
-"""Affine warps of images: shears, translations and rotations by one gather."""
+"""RandAugment's affine warps: shears, translations and rotations by one gather."""
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,11 @@ _ROTATE = np.deg2rad(30)
 
 
 def affine(op: jax.Array, level: jax.Array, height: int, width: int) -> jax.Array:
-    """[B, 2, 3] the inverse maps (row, column, 1) -> (row, column), in pixels.
+    """Return [B, 2, 3], the inverse maps (row, column, 1) -> (row, column) [pixels].
 
     `op` [B]: 0 and 1 shear along the columns and the rows, 2 and 3 translate along
-    them, 4 rotates about the centre; other numbers are the identity. `level` [B] in
-    -1..1. Places are of the pixels' centres: the first one is (1/2, 1/2).
+    them, 4 rotates about the center; other numbers are the identity. `level` [B] in
+    -1..1. Coordinates refer to pixel centers: the first pixel is at (1/2, 1/2).
     """
 
     def used(number: int, value: jax.Array) -> jax.Array:
@@ -43,9 +43,9 @@ def affine(op: jax.Array, level: jax.Array, height: int, width: int) -> jax.Arra
 def warp_images(
     x: jax.Array, matrices: jax.Array, fill: jax.Array, method: str
 ) -> jax.Array:
-    """y(p) = x(M p), and `fill` where M p is outside of x.
+    """Return y(p) = x(M p), and `fill` where M p is outside of x.
 
-    "bilinear" mixes the four neighbours, of which those outside have the value `fill`.
+    "bilinear" mixes the four neighbors; those outside have the value `fill`.
     """
     height, width = x.shape[1:3]
     i = jnp.arange(height, dtype=jnp.float32)[None, :, None] + 0.5
@@ -68,7 +68,7 @@ def warp_images(
 def _take(
     x: jax.Array, row: jax.Array, column: jax.Array, fill: jax.Array
 ) -> jax.Array:
-    """x at whole rows and columns [B, H, W], `fill` outside."""
+    """Return x at integer rows and columns [B, H, W], `fill` outside."""
     count, height, width, depth = x.shape
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
     index = jnp.where(inside, row * width + column, 0).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""Regression, next tokens and losses of one's own, beside NumPy; whole runs of each."""
+"""Regression, next tokens and custom losses, against NumPy; whole runs of each."""
 
 import flax.linen as linen
 import jax
@@ -135,7 +135,7 @@ def test_next_token_metrics_are_those_of_numpy(masked):
 
 
 class Transformer(nnx.Module):
-    """A block of a language model, small."""
+    """A block of a small language model."""
 
     def __init__(self, vocabulary, *, rngs, width=8):
         self.embed = nnx.Embed(vocabulary, width, rngs=rngs)
@@ -164,7 +164,7 @@ def test_targets_that_are_no_tokens_are_named(wrong):
     targets = RNG.integers(0, V, (N, T))
     targets[3, 1] = wrong
     data = data_of(targets, TOKENS, targets="values")
-    with pytest.raises(ValueError, match=f"has the token {wrong}, outside 0..6: give"):
+    with pytest.raises(ValueError, match=f"has the token {wrong}, outside 0..6: pass"):
         hj.next_token(EMBEDDED, data, vocabulary=V)
     mask = targets != wrong
     data = data_of({"targets": targets, "mask": mask}, TOKENS)
@@ -332,16 +332,19 @@ def test_results_of_trees(tmp_path):
 
 
 WRONG = [
-    ({"metrics": {"mae": squares}}, "mode is missing: is 'mae' better if it is larger"),
-    ({"loss": lambda z: z}, r"loss takes \(z\): give a function \(outputs, y\) or"),
-    ({"loss": "mse"}, "loss is a str: give a function"),
+    (
+        {"metrics": {"mae": squares}},
+        "mode is missing: pass mode=\"max\" if larger values of 'mae'",
+    ),
+    ({"loss": lambda z: z}, r"loss takes \(z\): pass a function \(outputs, y\) or"),
+    ({"loss": "mse"}, "loss is a str: pass a function"),
     ({"metrics": {"loss": squares}}, "metrics has the name 'loss'"),
     ({"metric": "other"}, "metric='other': choose one of loss"),
     ({"mode": "least"}, "mode='least': choose one of"),
     ({"mode": "max"}, 'mode="max": the main metric is the loss'),
     (
         {"metrics": {"a": lambda: 0}, "mode": "min"},
-        r"metrics\['a'\] takes \(\): give a function",
+        r"metrics\['a'\] takes \(\): pass a function",
     ),
     ({"model": LinenNorms()}, "a flax.linen module takes its shapes from an example"),
 ]
@@ -361,7 +364,7 @@ WRONG_DATA = [
         r"return \[B, 1\], as y",
     ),
     (lambda: hj.regression(LINEAR, data_of(VALUES[None].repeat(N, 0))), r"\[N, k\]"),
-    (lambda: hj.next_token(EMBEDDED, CLASSES), r"is \[23\] of int32: give integers"),
+    (lambda: hj.next_token(EMBEDDED, CLASSES), r"is \[23\] of int32: pass integers"),
     (
         lambda: hj.next_token(EMBEDDED, data_of(TOKENS + 1, TOKENS, targets="values")),
         r"returns \[2, 3, 7\] for a batch of 2 .* logits \[B, 3, V\], V at least 8",

@@ -1,13 +1,13 @@
 """Exact softmax cross-entropy over many labels, without an array [batch, labels].
 
 The output layer z = h W^T + b, with W [C, H] and b [C], is evaluated in chunks of
-labels. One pass keeps, of each example, the running maximum of its scores, the sum of
-exp(z - maximum), and that sum weighted with the rows of W; at the end these are the
-logsumexp of all scores, and the mean row sum_c p_c W_c, which is all that the gradient
-with respect to h needs. The gradients of W and b are left to a second pass that
-recomputes the scores: a `SoftmaxGrad` can subtract itself from W and b chunk by chunk,
-so that plain SGD needs no gradient array either. Stands below `hetjax.sparse`, whose
-functions on gradients accept a `SoftmaxGrad`, and `hetjax.output`, which uses it.
+labels. One pass accumulates, for each example, the running maximum of its scores, the
+sum of exp(z - maximum), and that sum weighted with the rows of W. At the end these
+yield the logsumexp of all scores and the mean row sum_c p_c W_c, from which the
+gradient with respect to h follows. The gradients of W and b take a second pass, which
+recomputes the scores: a `SoftmaxGrad` subtracts itself from W and b chunk by chunk, so
+that plain SGD needs no gradient array either. It is a `sparse.DeferredGrad`, which the
+functions of `hetjax.sparse` on gradients accept.
 """
 
 from collections.abc import Callable
@@ -20,11 +20,13 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.sparse import BCOO
 
-CHUNK_SCORES = 2**22  # scores of a chunk, at most: 16 MB
-_SMALLEST, _LARGEST = 512, 8192  # labels of a chunk
-_GROUP = 128  # labels among which a maximum is taken before the top k are searched
+from hetjax.sparse import DeferredGrad
 
-Carry = Any  # what a pass keeps from chunk to chunk
+CHUNK_SCORES = 2**22  # maximum number of scores of a chunk: 16 MB
+_SMALLEST, _LARGEST = 512, 8192  # labels of a chunk
+_GROUP = 128  # labels per group whose maximum is taken before the top-k search
+
+Carry = Any  # the state passed from chunk to chunk
 
 
 class Targets(NamedTuple):
@@ -37,15 +39,15 @@ class Targets(NamedTuple):
     columns: jax.Array  # [L] int32: the label
     shares: jax.Array  # [L] float32: t, 1 / |labels| of the example
 
-    def of_rows(self, values: jax.Array, num_rows: int) -> jax.Array:
-        """[B] sums of values [L] over the entries of each example."""
+    def sum_per_example(self, values: jax.Array, num_rows: int) -> jax.Array:
+        """Return [B] sums of values [L] over the entries of each example."""
         return jax.ops.segment_sum(
             values, self.rows, num_segments=num_rows, indices_are_sorted=True
         )
 
 
 def targets_of(y: jax.Array | BCOO) -> Targets:
-    """The targets of class ids [B], or of BCOO [B, C] as batches hold them."""
+    """Return the targets of class ids [B], or of a batch's BCOO labels [B, C]."""
     if isinstance(y, BCOO):
         indices = jnp.asarray(y.indices)
         return Targets(indices[:, 0], indices[:, 1], jnp.asarray(y.data))
@@ -54,18 +56,16 @@ def targets_of(y: jax.Array | BCOO) -> Targets:
 
 
 def default_chunk(batch_size: int) -> int:
-    """Labels per chunk for a batch: about `CHUNK_SCORES` scores, in whole groups."""
+    """Return the labels per chunk: about `CHUNK_SCORES` scores, in whole groups."""
     labels = CHUNK_SCORES // max(1, batch_size) // _GROUP * _GROUP
     return max(_SMALLEST, min(_LARGEST, labels))
 
 
 @flax.struct.dataclass
-class SoftmaxGrad:
-    """Gradient of sum_b scale_b loss_b with respect to W [C, H] and b [C], in parts.
+class SoftmaxGrad(DeferredGrad):
+    """Gradient of sum_b scale_b loss_b with respect to W [C, H] and b [C].
 
-        dW = sum_b (scale_b T_b p_bc - scale_b t_bc) h_b,   T_b = sum_c t_bc
-
-    It stands in the place of W's gradient; that of b is a `WithKernel`.
+    dW = sum_b (scale_b T_b p_bc - scale_b t_bc) h_b,   T_b = sum_c t_bc
     """
 
     h: jax.Array  # [B, H]
@@ -84,17 +84,17 @@ class SoftmaxGrad:
     def subtracted(self, learning_rate: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(W - learning_rate dW, b - learning_rate db).
 
-        Inside a jitted function that owns W, this happens in the memory of W.
+        Inside a jitted function to which W is donated, W is updated in place.
         """
         return self._added(None, None, -learning_rate)
 
     def _added(self, kernel: Any, bias: Any, factor: Any) -> tuple:
-        """factor (dW, db), added to the arrays; None stands for W and b themselves."""
+        """Return factor (dW, db) added to the arrays; None stands for W and b."""
         in_place = kernel is None
         carry = (self.kernel, self.bias) if in_place else (kernel, bias)
 
         def part(start: Any, size: int, carry: tuple) -> tuple:
-            # in place, only chunks that come later are needed unchanged
+            # in place, only later chunks must be unchanged
             weights = carry if in_place else (self.kernel, self.bias)
             w, b = (_slice(x, start, size) for x in weights)
             p = jnp.exp(scores(self.h, w, b) - self.normalizer[:, None])
@@ -116,20 +116,18 @@ class SoftmaxGrad:
         )
 
 
-@flax.struct.dataclass
-class WithKernel:
-    """In the place of the bias' gradient: it is computed together with the kernel's."""
-
-
 def scores(h: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-    """z = h W^T + b [B, labels] in float32."""
+    """Return z = h W^T + b [B, labels] in float32."""
     return product(h, kernel.T) + bias[None].astype(jnp.float32)
 
 
 def true_scores(
     h: jax.Array, kernel: jax.Array, bias: jax.Array, targets: Targets
 ) -> jax.Array:
-    """[L] the score of each entry's label for its example; padding is clipped."""
+    """Return [L], the score of each entry's label for its example.
+
+    The indices of padding are clipped.
+    """
     rows, columns, _ = targets
     products = h.at[rows].get(mode="clip") * kernel.at[columns].get(mode="clip")
     return jnp.sum(products, -1) + bias.at[columns].get(mode="clip")
@@ -143,15 +141,15 @@ def loss_and_grads(
     scale: jax.Array,
     chunk: int,
 ) -> tuple[jax.Array, jax.Array, SoftmaxGrad]:
-    """(losses [B], gradient of h [B, H], gradient of W and b), of sum_b scale_b loss_b.
+    """Return (losses [B], dh [B, H], gradient of W and b) of sum_b scale_b loss_b.
 
     loss_b = -sum_c t_bc (z_bc - logsumexp(z_b))
     """
     normalizer, mean = _normalizers(h, kernel, bias, chunk, with_mean=True)
     losses, total = _losses(h, kernel, bias, targets, normalizer)
     dh, grad = _grads(h, kernel, bias, targets, normalizer, mean, total, scale, chunk)
-    # `subtracted` overwrites W, without a copy only if XLA sees that everything that
-    # reads W comes before: this adds zero (a barrier is removed too early on CPUs)
+    # `subtracted` overwrites W; XLA avoids a copy only if it sees that every read of W
+    # comes before. Adding zero shows this (a barrier is removed too early on CPUs)
     read = 0.0 * (losses + dh.sum(-1))
     return losses, dh, replace(grad, normalizer=grad.normalizer + read)
 
@@ -160,7 +158,7 @@ def loss_and_grads(
 def cross_entropy(
     h: jax.Array, kernel: jax.Array, bias: jax.Array, targets: Targets, chunk: int
 ) -> jax.Array:
-    """losses [B], as `loss_and_grads`, for `jax.grad`: gradients are arrays."""
+    """Return losses [B] as `loss_and_grads`, for `jax.grad`: gradients are arrays."""
     normalizer, _ = _normalizers(h, kernel, bias, chunk, with_mean=False)
     return _losses(h, kernel, bias, targets, normalizer)[0]
 
@@ -173,8 +171,8 @@ def _forward(
     return losses, (h, kernel, bias, targets, normalizer, mean, total)
 
 
-def _backward(chunk: int, kept: tuple, scale: jax.Array) -> tuple:
-    h, kernel, bias, targets, normalizer, mean, total = kept
+def _backward(chunk: int, residuals: tuple, scale: jax.Array) -> tuple:
+    h, kernel, bias, targets, normalizer, mean, total = residuals
     dh, grad = _grads(h, kernel, bias, targets, normalizer, mean, total, scale, chunk)
     nothing = Targets(*(_zero_cotangent(x) for x in targets))
     return dh.astype(h.dtype), *grad.arrays(), nothing
@@ -197,7 +195,7 @@ def losses_and_top(
     k: int,
     chunk: int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """(losses [B], labels of the k largest scores [B, k]), for evaluations."""
+    """Return (losses [B], labels of the k largest scores [B, k]), for evaluations."""
     size = chunk or default_chunk(h.shape[0])
     normalizer, top = top_k(h, kernel, bias, k, size)
     return _losses(h, kernel, bias, targets, normalizer)[0], top
@@ -206,9 +204,9 @@ def losses_and_top(
 def top_k(
     h: jax.Array, kernel: jax.Array, bias: jax.Array, k: int, chunk: int
 ) -> tuple[jax.Array, jax.Array]:
-    """(logsumexp of the scores [B], labels of the k largest scores [B, k]).
+    """Return (logsumexp of the scores [B], labels of the k largest scores [B, k]).
 
-    Of equal scores the smaller label comes first, as in `jax.lax.top_k`.
+    Among equal scores the smaller label comes first, as in `jax.lax.top_k`.
     """
 
     def part(start: Any, size: int, carry: tuple) -> tuple:
@@ -230,7 +228,7 @@ def top_k(
 
 
 def _top_of(z: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """`jax.lax.top_k` of z [B, c], faster: first among the maxima of groups.
+    """Return `jax.lax.top_k` of z [B, c], faster: first among the maxima of groups.
 
     Each of the k largest scores is in one of the k groups with the largest maxima.
     """
@@ -239,7 +237,7 @@ def _top_of(z: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
         return jax.lax.top_k(z, k)
     grouped = z.reshape(rows, size // _GROUP, _GROUP)
     _, groups = jax.lax.top_k(grouped.max(-1), k)
-    groups = jnp.sort(groups, axis=1)  # of equal scores the smaller label is first
+    groups = jnp.sort(groups, axis=1)  # among equal scores the smaller label is first
     few = jnp.take_along_axis(grouped, groups[:, :, None], 1).reshape(rows, -1)
     values, places = jax.lax.top_k(few, k)
     group = jnp.take_along_axis(groups, places // _GROUP, 1)
@@ -249,7 +247,7 @@ def _top_of(z: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
 class _Sums(NamedTuple):
     maximum: jax.Array  # [B] of the scores so far
     total: jax.Array  # [B] sum of exp(z - maximum)
-    rows: jax.Array | None  # [B, H] that sum, weighted with the rows of W
+    rows: jax.Array | None  # [B, H] the same sum, weighted with the rows of W
 
 
 def _no_sums(h: jax.Array, with_mean: bool = False) -> _Sums:
@@ -259,7 +257,7 @@ def _no_sums(h: jax.Array, with_mean: bool = False) -> _Sums:
 
 
 def _accumulated(sums: _Sums, z: jax.Array, w: jax.Array | None) -> _Sums:
-    """The sums after a chunk with scores z [B, c] and rows w [c, H]."""
+    """Return the sums after a chunk with scores z [B, c] and rows w [c, H]."""
     maximum = jnp.maximum(sums.maximum, z.max(1))
     decay, e = jnp.exp(sums.maximum - maximum), jnp.exp(z - maximum[:, None])
     rows = None
@@ -269,7 +267,7 @@ def _accumulated(sums: _Sums, z: jax.Array, w: jax.Array | None) -> _Sums:
 
 
 def _finished(sums: _Sums) -> tuple[jax.Array, Any]:
-    """(logsumexp [B], sum_c p_c W_c [B, H])."""
+    """Return (logsumexp [B], sum_c p_c W_c [B, H])."""
     mean = None if sums.rows is None else sums.rows / sums.total[:, None]
     return sums.maximum + jnp.log(sums.total), mean
 
@@ -287,11 +285,11 @@ def _normalizers(
 def _losses(
     h: jax.Array, kernel: jax.Array, bias: jax.Array, targets: Targets, normalizer: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """(losses [B], T [B])."""
+    """Return (losses [B], T [B])."""
     z = true_scores(h, kernel, bias, targets)
     z = z - normalizer.at[targets.rows].get(mode="clip")
-    losses = -targets.of_rows(targets.shares * z, h.shape[0])
-    return losses, targets.of_rows(targets.shares, h.shape[0])
+    losses = -targets.sum_per_example(targets.shares * z, h.shape[0])
+    return losses, targets.sum_per_example(targets.shares, h.shape[0])
 
 
 def _grads(
@@ -307,13 +305,15 @@ def _grads(
 ) -> tuple[jax.Array, SoftmaxGrad]:
     rows, columns, shares = targets
     true = shares[:, None] * kernel.at[columns].get(mode="clip")
-    dh = scale[:, None] * (total[:, None] * mean - targets.of_rows(true, h.shape[0]))
-    own = targets._replace(shares=shares * scale.at[rows].get(mode="clip"))
-    return dh, SoftmaxGrad(h, kernel, bias, normalizer, scale * total, own, chunk)
+    dh = scale[:, None] * (
+        total[:, None] * mean - targets.sum_per_example(true, h.shape[0])
+    )
+    scaled = targets._replace(shares=shares * scale.at[rows].get(mode="clip"))
+    return dh, SoftmaxGrad(h, kernel, bias, normalizer, scale * total, scaled, chunk)
 
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """a b, summed in float32."""
+    """Return the matrix product a b, summed in float32."""
     return jnp.matmul(a, b, preferred_element_type=jnp.float32)
 
 
@@ -328,7 +328,10 @@ def _put(x: jax.Array, part: jax.Array, start: Any) -> jax.Array:
 def over_chunks(
     num: int, chunk: int, part: Callable[[Any, int, Carry], Carry], carry: Carry
 ) -> Carry:
-    """Carry after part(start, size, carry) for all chunks; the last may be smaller."""
+    """Return the carry after part(start, size, carry) for every chunk of `num`.
+
+    The last chunk may be smaller.
+    """
     whole = num // chunk
     if whole:
         carry = jax.lax.fori_loop(
