@@ -16,11 +16,11 @@ import jaxlib
 import numpy as np
 
 from hetjax import tree
-from hetjax.engine.capabilities import Coordination
+from hetjax.engine.capabilities import CheckpointSupport, Coordination
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import StepSettings
 from hetjax.engine.player_parts import Assignment
-from hetjax.engine.protocols import CheckpointSupport, Runtime
+from hetjax.engine.protocols import Runtime
 from hetjax.machine import LocalRound, WorkerInfo
 from hetjax.processes.agreement import current_processes
 from hetjax.processes.lifecycle import blame, leave
