@@ -275,23 +275,24 @@ def _eamsgd_nesterov(momentum: float, weight_decay: float) -> LocalUpdate:
 
 
 @kept
-def proximal(*, mu: float) -> LocalUpdate:
+def proximal(*, proximal: float) -> LocalUpdate:
     """SGD with a proximal term that pulls params back to the round's start (FedProx).
 
         w <- w - eta (g + mu (w - w_start))
 
-    Source: docs/algorithms I.1 (the proximal form of FedNova).
+    mu is `proximal`. Source: docs/algorithms I.1 (the proximal form of FedNova).
     """
 
     def step(
         replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
     ) -> tuple[Replica, jax.Array]:
         losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
+        pull, start = proximal, replica.carry["round_start"]
         params = jax.tree.map(
-            lambda w, g, s: (w - learning_rate * (g + mu * (w - s))).astype(w.dtype),
+            lambda w, g, s: (w - learning_rate * (g + pull * (w - s))).astype(w.dtype),
             replica.params,
             sparse.dense(grads),
-            replica.carry["round_start"],
+            start,
         )
         return replica._replace(params=params, model_state=state), losses
 

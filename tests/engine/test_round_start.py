@@ -67,7 +67,7 @@ def check_halving(merge, on, seconds):
     The first step leads from w_start to (1 + w_start) / 2, and the second stays there.
     """
     policy = hj.schedule.rounds(local_steps=2, batch_size=2)
-    strategy = hj.Strategy(policy, hj.local.proximal(mu=1.0), merge, 2, 0.5)
+    strategy = hj.Strategy(policy, hj.local.proximal(proximal=1.0), merge, 2, 0.5)
     history = hj.train(
         TASK,
         counting_data(),

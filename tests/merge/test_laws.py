@@ -35,7 +35,9 @@ class Row(NamedTuple):
 
 def perturbed(**settings):
     """Normalized merging whose weights do not sum to one."""
-    return Row(merge.normalized(pert_thr=ALWAYS, **settings), consensus=False)
+    return Row(
+        merge.normalized(perturbation_threshold=ALWAYS, **settings), consensus=False
+    )
 
 
 def pulled(*, mean=True, conserved=False, **settings):
@@ -57,13 +59,17 @@ TABLE = {
     ),
     "average momentum": Row(merge.average(momentum=0.9)),
     "average reset": Row(merge.average(reset=True)),
-    "normalized": Row(merge.normalized(pert_thr=NEVER)),
-    "normalized updates": Row(merge.normalized(weights="local_steps", pert_thr=NEVER)),
-    "normalized no delta": Row(merge.normalized(delta=0.0, pert_thr=ALWAYS)),
+    "normalized": Row(merge.normalized(perturbation_threshold=NEVER)),
+    "normalized updates": Row(
+        merge.normalized(weights="local_steps", perturbation_threshold=NEVER)
+    ),
+    "normalized no delta": Row(
+        merge.normalized(delta=0.0, perturbation_threshold=ALWAYS)
+    ),
     "perturbed": perturbed(),
     "perturbed updates_x_batch": perturbed(weights="local_steps_x_batch", momentum=0.0),
-    "perturbed rms": perturbed(reg_measure="rms"),
-    "perturbed rms_per_leaf": perturbed(reg_measure="rms_per_leaf"),
+    "perturbed rms": perturbed(norm="rms"),
+    "perturbed rms_per_leaf": perturbed(norm="rms_per_leaf"),
     "gradient": Row(merge.gradient_aggregation()),
     "gradient momentum": Row(merge.gradient_aggregation(optax.sgd(1.0, 0.9))),
     # its first step is the sign of the gradient: the mean is lost
@@ -90,8 +96,8 @@ TABLE = {
     "fed_nova": Row(merge.fed_nova()),
     "fed_nova momentum": Row(merge.fed_nova(momentum=0.9, server_momentum=0.9)),
     # (1 - (1 - mu)) / mu is 1 but for rounding
-    "fed_nova proximal": Row(merge.fed_nova(mu=0.1), mean=False),
-    "fed_acc": Row(merge.fed_acc(power=2.0, by_size=True)),
+    "fed_nova proximal": Row(merge.fed_nova(proximal=0.1), mean=False),
+    "fed_acc": Row(merge.fed_acc(power=2.0, weight_by_share=True)),
     "fed_adp": Row(merge.fed_adp(), mean=False),  # e^f / sum e^f rounds
     "elastic": alone(merge.easgd(), inactive="stays", conserved=True),
     "downpour": alone(merge.downpour(), MergeOp.PUSH),
