@@ -11,7 +11,8 @@ from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import Programs, applied, step_key
 from hetjax.machine.types import PUSH_FETCH
 from hetjax.merge.group import Group, unstacked
-from hetjax.merge.types import Merge, WorkerStats
+from hetjax.merge.types import Merge
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.compiled.run_function import rate_dtype
 from hetjax.strategies.custom_parts import check_own_merges, check_own_step

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.group import Group
-from hetjax.merge.types import Merge, WorkerStats
+from hetjax.merge.types import Merge
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.output.head import own_state
 from hetjax.replica import Replica
 from hetjax.tree import MergeState, ModelState, Params

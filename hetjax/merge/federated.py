@@ -18,14 +18,11 @@ from hetjax.merge.formulas.weights import (
     proportional_weights,
 )
 from hetjax.merge.group import Group
-from hetjax.merge.merge_checks import check_fraction, check_not_negative
-from hetjax.merge.types import (
-    Merge,
-    WorkerStats,
+from hetjax.merge.group_merges import group_merge
+from hetjax.merge.members import (
     buffer_of,
     centered_member,
     centered_model,
-    group_merge,
     mean_learning_rate,
     mean_statistics,
     moved_center,
@@ -34,6 +31,9 @@ from hetjax.merge.types import (
     with_buffer,
     without_momentum,
 )
+from hetjax.merge.merge_checks import check_fraction, check_not_negative
+from hetjax.merge.types import Merge
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.traced import is_given
 from hetjax.tree import ModelState, Params, PyTree
 

@@ -11,20 +11,20 @@ from hetjax.machine.types import MergeOp
 from hetjax.merge.formulas.server_steps import gradient_sum_step, optimizer_step
 from hetjax.merge.formulas.weights import proportional_weights
 from hetjax.merge.group import Group
-from hetjax.merge.merge_checks import check_not_negative
-from hetjax.merge.types import (
-    Merge,
-    WorkerStats,
+from hetjax.merge.group_merges import group_merge
+from hetjax.merge.members import (
     buffer_of,
     centered_member,
     centered_model,
     emptied,
-    group_merge,
     mean_learning_rate,
     mean_statistics,
     moved_center,
     reset_to,
 )
+from hetjax.merge.merge_checks import check_not_negative
+from hetjax.merge.types import Merge
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.optimizer_needs import check_center_optimizer
 from hetjax.replica import Replica
 from hetjax.tree import ModelState, OptState, Params, PyTree

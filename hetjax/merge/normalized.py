@@ -18,14 +18,11 @@ from hetjax.merge.formulas.weights import (
     unnormalized,
 )
 from hetjax.merge.group import Group
+from hetjax.merge.group_merges import group_merge
+from hetjax.merge.members import centered_member, centered_model
 from hetjax.merge.merge_checks import check_fraction, check_not_negative
-from hetjax.merge.types import (
-    Merge,
-    WorkerStats,
-    centered_member,
-    centered_model,
-    group_merge,
-)
+from hetjax.merge.types import Merge
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.traced import is_given
 from hetjax.tree import ModelState, Params

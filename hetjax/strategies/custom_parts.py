@@ -19,7 +19,8 @@ from hetjax.data.dataset import Dataset
 from hetjax.local import LocalUpdate
 from hetjax.machine.types import PUSH_FETCH
 from hetjax.merge.merge_checks import WrongPart
-from hetjax.merge.types import Merge, WorkerStats
+from hetjax.merge.types import Merge
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.strategies.types import Strategy
 from hetjax.summaries import maker

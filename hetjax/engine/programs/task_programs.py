@@ -13,8 +13,10 @@ from hetjax.engine.programs.compilations import FirstCalls
 from hetjax.local import LocalUpdate, empty_buffers, kept_buffers, with_buffers
 from hetjax.machine.types import MergeOp
 from hetjax.merge.counters import counters_of, counting, places_of, with_counters
+from hetjax.merge.members import at_round_start, reset_to
 from hetjax.merge.merge_checks import check_op
-from hetjax.merge.types import Merge, WorkerStats, at_round_start, reset_to
+from hetjax.merge.types import Merge
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica, Requires
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Mean, Task, make_grad_fn

@@ -21,7 +21,8 @@ from hetjax.local import with_own_buffers
 from hetjax.machine.types import MergeOp
 from hetjax.merge.group import Group
 from hetjax.merge.merge_checks import check_op
-from hetjax.merge.types import Merge, WorkerStats
+from hetjax.merge.types import Merge
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.compiled.parts import Held, Parts, States, at, put, row, written
 from hetjax.tree import PyTree

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetjax.machine import ROOT, MergeAction, MergeOp, Topology
-from hetjax.merge.types import WorkerStats
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 
 _WORKER = WorkerStats._fields.index("worker")

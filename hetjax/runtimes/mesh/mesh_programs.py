@@ -19,7 +19,7 @@ from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import over_workers
 from hetjax.local import with_own_buffers
 from hetjax.merge.group import unstacked
-from hetjax.merge.types import WorkerStats
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.mesh.algorithm import Algorithm, Replicas, States, select
 from hetjax.runtimes.mesh.input_packing import Packed, Packing, unpack

@@ -14,8 +14,9 @@ from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import Programs, applied
 from hetjax.machine import MergeOp
 from hetjax.merge.group import Group
+from hetjax.merge.group_merges import over_axis
 from hetjax.merge.masking import masked
-from hetjax.merge.types import WorkerStats, over_axis
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.mesh.algorithm import Algorithm, Replicas, States, select
 from hetjax.runtimes.mesh.merge_stages import Stage
