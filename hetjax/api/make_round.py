@@ -11,7 +11,10 @@ from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import Programs, applied, step_key
 from hetjax.machine.types import PUSH_FETCH
 from hetjax.merge.group import Group, unstacked
-from hetjax.merge.types import Merge
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.compiled.run_function import rate_dtype
@@ -169,7 +172,10 @@ def _merge_of(strategy: Strategy, programs: Programs) -> Merge:
         why = "merges at the nodes of a tree"
     elif merge.required_metrics:
         why = "weighs workers by their metrics on held-out examples"
-    elif merge.updates_busy_workers or PUSH_FETCH not in merge.ops:
+    elif (
+        MergeProperty.UPDATES_BUSY_WORKERS in merge.properties
+        or PUSH_FETCH not in merge.ops
+    ):
         why = "does not merge all workers at once"
     if why:
         raise ValueError(
@@ -242,7 +248,7 @@ def _merged(
     merge: Merge, state: MergeState, replicas: Replica, stats: WorkerStats
 ) -> tuple[MergeState, Replica]:
     """(state, replicas [W, ...]) after a merge of all workers."""
-    if merge.takes_groups:
+    if MergeProperty.TAKES_GROUPS in merge.properties:
         group: Any = Group((replicas,), stacked=len(stats.local_steps))
         state, (after,) = applied(merge, state, group, stats, PUSH_FETCH)
         return state, tree.cast_like(after, replicas)

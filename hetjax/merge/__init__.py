@@ -64,7 +64,7 @@ from hetjax.merge.members import reset_to
 from hetjax.merge.normalized import normalized
 from hetjax.merge.parameter_server import downpour, easgd, magma_async
 from hetjax.merge.sma import replica_mean, sma
-from hetjax.merge.types import Merge
+from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats, stats
 from hetjax.replica import Buffer
 
@@ -74,6 +74,7 @@ __all__ = [
     "Group",
     "Merge",
     "MergeOp",
+    "MergeProperty",
     "WorkerStats",
     "accuracy_weights",
     "angle_weights",

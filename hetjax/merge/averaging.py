@@ -20,7 +20,10 @@ from hetjax.merge.members import (
     without_momentum,
 )
 from hetjax.merge.merge_checks import check_fraction
-from hetjax.merge.types import Merge
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.traced import is_given
@@ -85,7 +88,7 @@ def average(
         init,
         apply,
         centered_model,
-        broadcasts=True,
+        properties=MergeProperty.BROADCASTS,
         as_member=centered_member,
         from_parent=average_from_parent,
     )

@@ -15,7 +15,10 @@ import jax.numpy as jnp
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.group import Group
-from hetjax.merge.types import Merge
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.output.head import own_state
 from hetjax.replica import Replica
@@ -71,9 +74,11 @@ def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
     """The merge, extended to the counters of the members' model states.
 
     `places` are those of the task's model state: a merge of one's own may have made
-    something else of them. Members that take the merged model (`broadcasts`) take its
-    counters.
+    something else of them. Members that take the merged model
+    (`MergeProperty.BROADCASTS`) take its counters.
     """
+
+    broadcasts = MergeProperty.BROADCASTS in merge.properties
 
     def init(params: Params, model_state: ModelState = ()) -> Counted:
         counters = counters_of(model_state, places)
@@ -94,7 +99,7 @@ def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
                 _largest(group, place, here, stats)
                 for place, here in zip(places, merged, strict=True)
             )
-        takes = merge.broadcasts and bool(op & (MergeOp.FETCH | MergeOp.DELIVER))
+        takes = broadcasts and bool(op & (MergeOp.FETCH | MergeOp.DELIVER))
         own = group.each(lambda r: counters_of(r.model_state, places))
         after = dataclasses.replace(group, members=tuple(after)).each(
             lambda r, before: _replaced(r, merged if takes else before, places), own

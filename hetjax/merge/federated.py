@@ -32,7 +32,10 @@ from hetjax.merge.members import (
     without_momentum,
 )
 from hetjax.merge.merge_checks import check_fraction, check_not_negative
-from hetjax.merge.types import Merge
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.traced import is_given
 from hetjax.tree import ModelState, Params, PyTree
@@ -206,7 +209,7 @@ def _federated(
         init,
         apply,
         centered_model,
-        broadcasts=True,
+        properties=MergeProperty.BROADCASTS,
         as_member=centered_member,
         from_parent=moved_center,
         **fields,

@@ -11,7 +11,12 @@ from hetjax.merge.merge_checks import (
     check_count,
     check_op,
 )
-from hetjax.merge.types import APPLY, Merge
+from hetjax.merge.types import (
+    APPLY,
+    NO_PROPERTIES,
+    Merge,
+    MergeProperty,
+)
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.tree import MergeState, ModelState, Params
@@ -23,6 +28,7 @@ def group_merge(
     model: Callable[[MergeState], tuple[Params, ModelState]],
     *,
     ops: MergeOp = PUSH_FETCH,
+    properties: MergeProperty = NO_PROPERTIES,
     **fields: Any,
 ) -> Merge:
     """A Merge whose rule is written on a `Group`, so that it also runs on a mesh.
@@ -54,7 +60,8 @@ def group_merge(
 
     apply.__doc__, apply.__qualname__ = APPLY, f"{name}.apply"
     apply.__module__ = rule.__module__
-    return Merge(init, apply, model, ops=ops, takes_groups=True, **fields)
+    properties |= MergeProperty.TAKES_GROUPS
+    return Merge(init, apply, model, ops=ops, properties=properties, **fields)
 
 
 def over_axis(
@@ -78,6 +85,9 @@ def over_axis(
     are absent from the statistics.
     """
 
+    takes_groups = MergeProperty.TAKES_GROUPS in merge.properties
+    properties = merge.properties & ~MergeProperty.TAKES_GROUPS
+
     def apply(
         state: MergeState,
         replicas: Sequence[Replica],
@@ -91,11 +101,11 @@ def over_axis(
                 f"over_axis: {group.size} replicas along {axis!r}, statistics of {n}: "
                 "give every device the statistics of all members"
             )
-        if merge.takes_groups:
+        if takes_groups:
             return merge.apply(state, group, stats, op)
         check_op("over_axis", op, merge.ops)
         state, members = merge.apply(state, group.gathered(), stats, op)
         return state, group.scattered(members)
 
     apply.__doc__ = APPLY
-    return merge._replace(apply=apply, takes_groups=False)
+    return merge._replace(apply=apply, properties=properties)

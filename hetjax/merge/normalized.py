@@ -21,7 +21,10 @@ from hetjax.merge.group import Group
 from hetjax.merge.group_merges import group_merge
 from hetjax.merge.members import centered_member, centered_model
 from hetjax.merge.merge_checks import check_fraction, check_not_negative
-from hetjax.merge.types import Merge
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.traced import is_given
@@ -105,7 +108,7 @@ def normalized(
         apply,
         lambda state: centered_model(state.average),
         report=report,
-        broadcasts=True,
+        properties=MergeProperty.BROADCASTS,
         as_member=lambda state: centered_member(state.average),
         from_parent=from_parent,
     )

@@ -1,5 +1,6 @@
 """The `Merge` interface: pure functions from a group's replicas to a common model."""
 
+import enum
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,6 +12,25 @@ from hetjax.summaries import html_of, maker, two_lines
 from hetjax.tree import MergeState, ModelState, Params
 
 
+class MergeProperty(enum.Flag):
+    """What a merge declares about itself: a combination of these flags.
+
+    >>> MergeProperty.BROADCASTS in MergeProperty.BROADCASTS | MergeProperty.MASKS
+    True
+    """
+
+    BROADCASTS = enum.auto()  # members continue from the merged model
+    TAKES_GROUPS = enum.auto()  # `apply` takes a `Group` of replicas (`group_merge`)
+    MASKS = enum.auto()  # `apply` leaves out members without local steps (`masked`)
+    UPDATES_BUSY_WORKERS = enum.auto()  # it changes partners, which may be working
+
+    # merges are keys of compiled programs: Enum's own hash is a function in Python
+    __hash__ = object.__hash__
+
+
+NO_PROPERTIES = MergeProperty(0)
+
+
 class Merge(NamedTuple):
     """The pure functions and properties that define a merging algorithm.
 
@@ -19,14 +39,11 @@ class Merge(NamedTuple):
     model(state) -> (params, model_state)          the model to evaluate, in float32
     requires: buffers of `Replica.carry`: names of known ones, or custom `Buffer`s
     report(state) -> {name: scalar}                counters, for every evaluation
-    broadcasts: do members continue from the merged model?
     required_metrics: what the loop measures for `WorkerStats`: "accuracy"
     as_member(state) -> replica                    the node as a member of its parent
     from_parent(state, replica) -> state           the node after the parent's merge
-    updates_busy_workers: does the merge change partners, which may be working?
     ops: the operations that the merge supports
-    takes_groups: is `apply` written for a `Group` of replicas (see `group_merge`)?
-    masks: does `apply` leave out members without local steps (see `masked`)?
+    properties: what the merge declares, such as `MergeProperty.BROADCASTS`
     """
 
     init: Callable[..., MergeState]
@@ -34,24 +51,22 @@ class Merge(NamedTuple):
     model: Callable[[MergeState], tuple[Params, ModelState]]
     requires: Requires = ()
     report: Callable[[MergeState], dict[str, jax.Array]] | None = None
-    broadcasts: bool = False
     required_metrics: tuple[str, ...] = ()
     as_member: Callable[[MergeState], Replica] | None = None
     from_parent: Callable[[MergeState, Replica], MergeState] | None = None
-    updates_busy_workers: bool = False
     ops: MergeOp = PUSH_FETCH
-    takes_groups: bool = False
-    masks: bool = False
+    properties: MergeProperty = NO_PROPERTIES
 
     _repr_html_ = html_of
 
     def __repr__(self) -> str:
+        broadcasts = MergeProperty.BROADCASTS in self.properties
         buffers = ", ".join(b if isinstance(b, str) else b.name for b in self.requires)
         return two_lines(
             f"Merge {maker(self.apply)}",
             (
-                "replicas continue from the merged model" * self.broadcasts,
-                "replicas keep their own models" * (not self.broadcasts),
+                "replicas continue from the merged model" * broadcasts,
+                "replicas keep their own models" * (not broadcasts),
                 f"needs of each replica: {buffers}" * bool(buffers),
                 f"weights by {', '.join(self.required_metrics)}"
                 * bool(self.required_metrics),

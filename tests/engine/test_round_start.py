@@ -24,7 +24,7 @@ def parabola():
 TASK = parabola()
 
 
-def own_average(*, broadcasts):
+def own_average(properties):
     """As the how-to page writes a merge: it only replaces the parameters."""
 
     def apply(state, replicas, stats, op):
@@ -32,7 +32,7 @@ def own_average(*, broadcasts):
         return (mean, state[1]), tuple(r._replace(params=mean) for r in replicas)
 
     return hj.merge.Merge(
-        lambda *model: model, apply, lambda state: state, broadcasts=broadcasts
+        lambda *model: model, apply, lambda state: state, properties=properties
     )
 
 
@@ -54,8 +54,8 @@ def deltas():
 
 MERGES = {
     "average": hj.merge.average(),
-    "own": own_average(broadcasts=True),
-    "own without the flag": own_average(broadcasts=False),
+    "own": own_average(hj.merge.MergeProperty.BROADCASTS),
+    "own without the flag": own_average(hj.merge.MergeProperty(0)),
     "deltas": deltas(),
 }
 ROUNDS = 12

@@ -23,7 +23,10 @@ def median():
         return (middle, state[1]), tuple(r._replace(params=middle) for r in replicas)
 
     return merge.Merge(
-        lambda *model: model, apply, model=lambda state: state, broadcasts=True
+        lambda *model: model,
+        apply,
+        model=lambda state: state,
+        properties=merge.MergeProperty.BROADCASTS,
     )
 
 

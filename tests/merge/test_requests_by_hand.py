@@ -46,7 +46,7 @@ def test_a_missing_buffer_is_named_with_its_remedy(name):
     bare = (hj.Replica(PARAMS), hj.Replica(PARAMS))
     with pytest.raises(ValueError, match=words + remedy):
         merging.apply(state, bare, stats)
-    if merging.takes_groups:
+    if merge.MergeProperty.TAKES_GROUPS in merging.properties:
         with pytest.raises(ValueError, match=words + remedy):
             merging.apply(state, merge.Group(bare), stats)
     merging.apply(state, made(merging), stats)  # the remedy works

@@ -15,7 +15,10 @@ from hetjax.machine.types import MergeOp
 from hetjax.merge.counters import counters_of, counting, places_of, with_counters
 from hetjax.merge.members import at_round_start, reset_to
 from hetjax.merge.merge_checks import check_op
-from hetjax.merge.types import Merge
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica, Requires
 from hetjax.strategies.types import Strategy
@@ -236,11 +239,13 @@ class Programs:
         The state is donated, and so are the replicas, unless the merge updates busy
         workers, whose steps still read them.
         """
-        donated = (0,) if merge.updates_busy_workers else (0, 1)
-        return self.once(
-            ("merge", merge),
-            lambda: jax.jit(merge_fn(merge), static_argnums=3, donate_argnums=donated),
-        )
+
+        def make() -> Callable:
+            shared = MergeProperty.UPDATES_BUSY_WORKERS in merge.properties
+            donated = (0,) if shared else (0, 1)
+            return jax.jit(merge_fn(merge), static_argnums=3, donate_argnums=donated)
+
+        return self.once(("merge", merge), make)
 
     def state(self, merge: Merge) -> Callable:
         """(params, model state) -> the merge's initial state, in its own buffers."""

@@ -21,7 +21,10 @@ from hetjax.local import with_own_buffers
 from hetjax.machine.types import MergeOp
 from hetjax.merge.group import Group
 from hetjax.merge.merge_checks import check_op
-from hetjax.merge.types import Merge
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.compiled.parts import Held, Parts, States, at, put, row, written
@@ -441,7 +444,8 @@ class _Stretch:
         state = parts.state(held.states, kind.level, node)
         # a rule of one's own may go through the members one by one
         ours = merge.apply.__module__.partition(".")[0] == __name__.partition(".")[0]
-        stacks = n > 1 and merge.takes_groups and ours
+        grouped = MergeProperty.TAKES_GROUPS in merge.properties
+        stacks = n > 1 and grouped and ours
         if stacks and all(m == WORKER for m in kind.members):
             return self._merge_stack(kind, i, held, state)
         before = tuple(

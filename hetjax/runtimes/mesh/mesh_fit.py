@@ -4,6 +4,7 @@ from collections import Counter
 
 import jax
 
+from hetjax.merge.types import MergeProperty
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.strategies.types import Strategy
@@ -47,7 +48,10 @@ def misfit_of_strategy(strategy: Strategy) -> str:
             "the policy is not bulk-synchronous: what it does next depends on which "
             "worker arrives first, or workers come and go"
         )
-    if any(merge.updates_busy_workers for merge in strategy.merges):
+    if any(
+        MergeProperty.UPDATES_BUSY_WORKERS in merge.properties
+        for merge in strategy.merges
+    ):
         return "the merge changes replicas while their workers compute"
     return ""
 

@@ -13,6 +13,7 @@ from hetjax.engine.job import Job
 from hetjax.engine.local_steps import StepSettings
 from hetjax.engine.protocols import CheckpointSupport, Runtime
 from hetjax.machine import WorkerInfo
+from hetjax.merge.types import MergeProperty
 from hetjax.processes.agreement import blame, here, leave
 from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.merge_stages import StagePlanner
@@ -168,7 +169,8 @@ def _gathered(algorithm: Algorithm, layout: MeshLayout) -> str:
     A merge of nodes above gathers fewer members than there are workers.
     """
     merges = algorithm.merges
-    if all(merge.takes_groups for merge in merges) or len(layout.devices) == 1:
+    grouped = all(MergeProperty.TAKES_GROUPS in m.properties for m in merges)
+    if grouped or len(layout.devices) == 1:
         return ""
     programs, n = algorithm.programs, layout.num_workers
 

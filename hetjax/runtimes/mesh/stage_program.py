@@ -16,6 +16,7 @@ from hetjax.machine import MergeOp
 from hetjax.merge.group import Group
 from hetjax.merge.group_merges import over_axis
 from hetjax.merge.masking import masked
+from hetjax.merge.types import MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.mesh.algorithm import Algorithm, Replicas, States, select
@@ -42,7 +43,8 @@ def run_stage(
     node above them merges at all.
     """
     merge, programs = algorithm.merges[stage.level], algorithm.programs
-    if not (stage.whole or merge.takes_groups or merge.masks):
+    omits_absent = MergeProperty.TAKES_GROUPS | MergeProperty.MASKS
+    if not (stage.whole or merge.properties & omits_absent):
         merge = masked(merge)  # on a tuple, as elsewhere, of who takes part
     state = states[stage.state]
     members = _members(algorithm, stage, replicas, states)
