@@ -18,7 +18,7 @@ from hetjax.merge.types import (
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.compiled.run_function import rate_dtype
-from hetjax.strategies.custom_parts import check_own_merges, check_own_step
+from hetjax.strategies.custom_parts import check_custom_merges, check_custom_step
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.task_checks import model_like, trained_shapes
 from hetjax.tasks.types import Task
@@ -91,7 +91,7 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> RoundFunction
     """
     checked_batches: set[Any] = set()  # with which a step of one's own was traced
     like = trained_shapes(task)
-    check_own_merges(strategy, task)
+    check_custom_merges(strategy, task)
     programs = Programs(task)  # its own: settings of the strategy may be traced
     merge = _merge_of(strategy, programs)
     requires = (*merge.requires, *strategy.local.requires)
@@ -123,7 +123,7 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> RoundFunction
         shapes = tuple(jax.ShapeDtypeStruct(x.shape[2:], x.dtype) for x in leaves)
         if (structure, shapes) not in checked_batches:
             batch = jax.tree.unflatten(structure, shapes)
-            check_own_step(strategy.local, task, batch)
+            check_custom_step(strategy.local, task, batch)
             checked_batches.add((structure, shapes))
 
         def local(

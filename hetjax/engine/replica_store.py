@@ -14,7 +14,7 @@ from hetjax import tree
 from hetjax.checkpointable import Leaves
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
-from hetjax.local import with_own_buffers
+from hetjax.local import with_merge_buffers
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.merge.types import (
     Merge,
@@ -88,7 +88,7 @@ class ReplicaStore:
         before = self._replicas[worker]
         self.begin(worker)
         replica = self._replicas[worker]
-        self._replicas[worker] = with_own_buffers(replica, before, self._requires)
+        self._replicas[worker] = with_merge_buffers(replica, before, self._requires)
 
     def check_out(self, worker: int) -> Replica:
         """Return the replica with which a worker begins its round."""

@@ -39,7 +39,7 @@ def moved_center(state: MergeState, replica: Replica) -> MergeState:
 
 
 def buffer_of(name: str) -> Callable[[Replica], PyTree]:
-    """A function that returns a replica's buffer of this name."""
+    """A function that returns the buffer `name` of a replica."""
     return lambda replica: replica.carry[name]
 
 
@@ -54,7 +54,7 @@ def with_buffer(replica: Replica, name: str, value: PyTree) -> Replica:
 
 
 def reset_to(replica: Replica, params: Params, model_state: ModelState) -> Replica:
-    """The replica with the merged model in its own dtypes; optimizer state is kept."""
+    """The replica with the merged model in its own dtypes; optimizer state stays."""
     return at_round_start(
         replica._replace(
             params=_replaced(replica.params, params),

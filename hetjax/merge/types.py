@@ -13,7 +13,7 @@ from hetjax.tree import MergeState, ModelState, Params
 
 
 class MergeProperty(enum.Flag):
-    """What a merge declares about itself: a combination of these flags.
+    """Declared properties of a merge: a combination of these flags.
 
     >>> MergeProperty.BROADCASTS in MergeProperty.BROADCASTS | MergeProperty.MASKS
     True
@@ -39,11 +39,11 @@ class Merge(NamedTuple):
     model(state) -> (params, model_state)          the model to evaluate, in float32
     requires: buffers of `Replica.carry`: names of known ones, or custom `Buffer`s
     report(state) -> {name: scalar}                counters, for every evaluation
-    required_metrics: what the loop measures for `WorkerStats`: "accuracy"
+    required_metrics: measured by the loop for `WorkerStats`: "accuracy"
     as_member(state) -> replica                    the node as a member of its parent
     from_parent(state, replica) -> state           the node after the parent's merge
     ops: the operations that the merge supports
-    properties: what the merge declares, such as `MergeProperty.BROADCASTS`
+    properties: flags such as `MergeProperty.BROADCASTS`
     """
 
     init: Callable[..., MergeState]
@@ -77,8 +77,8 @@ class Merge(NamedTuple):
 
 APPLY = """Merges replicas: (state, replicas, stats, op) -> (state, replicas).
 
-`state` is what `init` or the last `apply` returned. `replicas` are a sequence of
+`state` is the result of `init` or of the last `apply`. `replicas` are a sequence of
 `hetjax.Replica`, one for each worker, with the buffers in the merge's `requires`.
-`stats` tells what each worker did since the last merge: `hetjax.merge.stats(...)`. `op`
-is one of the merge's `ops`, by default to push all replicas and to fetch the result.
+`stats` describe each worker's work since the last merge: `hetjax.merge.stats(...)`.
+`op` is one of the merge's `ops`, by default to push all replicas and fetch the result.
 """

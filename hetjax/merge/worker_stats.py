@@ -1,4 +1,4 @@
-"""The statistics of a merge's members: what each did since its last merge."""
+"""The statistics of a merge's members since their last merge."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ from hetjax.merge.merge_checks import check_steps
 
 
 class WorkerStats(NamedTuple):
-    """What each member did since it last took part in a merge: arrays [n], or [].
+    """The members' work since they last took part in a merge: arrays [n], or [].
 
     A member without local steps is absent: it does not affect the merge. Partners come
-    last and have no local steps. The numbers of a node count all workers below it.
-    `stats` builds a `WorkerStats` with defaults.
+    last and have no local steps. A node's numbers count all workers below it. `stats`
+    builds a `WorkerStats` with defaults.
     """
 
     worker: jax.Array  # int32, index of the worker; -1 for a node
@@ -26,16 +26,16 @@ class WorkerStats(NamedTuple):
     learning_rate: jax.Array  # of the last round
     staleness: jax.Array  # versions of the node's model since it was fetched
     leaves: jax.Array  # 1 for a worker; for a node, the number of workers below it
-    share: jax.Array  # of the data that the member draws from, before normalisation
+    share: jax.Array  # of the data that the member draws from, before normalization
     accuracy: jax.Array  # on held-out data if the merge requires it, else 0
     server_steps: jax.Array  # [] the node's own steps since its last merge
     num_workers: jax.Array  # [] of the whole run
 
     @classmethod
     def unpacked(cls, table: jax.Array) -> "WorkerStats":
-        """The statistics in a float32 table [fields, n], a single device transfer.
+        """The statistics in a float32 table [fields, n], one device transfer.
 
-        A number that belongs to the whole group is repeated in every column.
+        A number of the whole group is repeated in every column.
         """
         rows = dict(zip(cls._fields, table, strict=True))
         for name in ("server_steps", "num_workers"):
@@ -45,7 +45,7 @@ class WorkerStats(NamedTuple):
 
     @property
     def present(self) -> jax.Array:
-        """[n] bool: did the member do any local steps?"""
+        """[n] bool: whether the member did any local steps."""
         return self.local_steps > 0
 
 
@@ -76,7 +76,7 @@ def stats(
     steps = jnp.asarray(local_steps, jnp.float32)
     if steps.ndim != 1:
         raise ValueError(
-            f"stats: local_steps has shape {steps.shape}; give one number per member"
+            f"stats: local_steps has shape {steps.shape}; pass one number per member"
         )
     n = steps.shape[0]
 
@@ -84,7 +84,7 @@ def stats(
         value = jnp.asarray(value, jnp.float32)
         if value.shape not in ((), (n,)):
             raise ValueError(
-                f"stats: {name} has shape {value.shape} for {n} members; give one "
+                f"stats: {name} has shape {value.shape} for {n} members; pass one "
                 "number for all, or one for each"
             )
         return jnp.broadcast_to(value, (n,))

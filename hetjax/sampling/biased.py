@@ -39,7 +39,7 @@ def biased(
     unified: bool = False,
     pool_formula: str = "steps",
 ) -> Sampler:
-    """Gives slow workers the examples with the highest losses in a random pool.
+    """Draws the examples with the highest losses in a random pool for slow workers.
 
     The slow workers S are those with fewer `local_steps` (tau) than the fastest. When a
     slow worker's queue is empty, a pool of d n_S examples (d is `pool_factor`) is drawn

@@ -36,8 +36,8 @@ PAPER: dict[str, Any] = {
     "warmup_epochs": 0.0,
     "order": "shuffled",
 }
-# the first preset at the target on three data sets, best accuracies being level; the
-# evidence, and what else is as fast: experiments/README.md
+# the preset that reached the target first on three data sets, at equal best accuracy;
+# evidence, and settings that are as fast: experiments/README.md
 RECOMMENDED: dict[str, Any] = {
     "delta": 0.0,
     "merge_momentum": 0.0,

@@ -70,8 +70,9 @@ def sma(
         z <- z + sum_g a_g (r_g - z) + mu (z - z_prev)         m per group, G groups
 
     with a_g = `between` / G. `between=1` would match the flat algorithm, but the two
-    levels see each other one merge late and, with two groups, oscillate with growing
-    amplitude (without momentum by 1.21 per merge for m = G = 2); with 0.5 they do not.
+    levels see each other with a delay of one merge and, with two groups, oscillate with
+    growing amplitude (without momentum by 1.21 per merge for m = G = 2); with 0.5 they
+    do not.
 
     `tuner` ("stop_at_first_drop", the rule of the public code, or "paper") begins with
     one learner per device and adds more as long as the throughput grows by more than
@@ -145,7 +146,7 @@ def sma(
 
 
 def _is_share(alpha: float | None) -> bool:
-    """Is it None, from 0 to 1, or traced?"""
+    """Whether it is None, from 0 to 1, or traced."""
     value = None if alpha is None else concrete(alpha)
     return value is None or bool(0 <= value <= 1)
 

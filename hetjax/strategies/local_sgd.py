@@ -38,7 +38,7 @@ def local_sgd(
     "measured:32", which is 32 for the fastest worker and proportionally fewer for
     slower workers, but at least 1 (unbalanced). `aggregation` is "average" (p_i = 1/m,
     eq. 3), "steps" (p_i = tau_i / sum tau_k, eq. 4), "fed_nova", "fed_acc" or
-    "fed_adp". `momentum` (default 0.9) is local to each worker and is kept from round
+    "fed_adp". `momentum` (default 0.9) is local to each worker and continues from round
     to round, except with `reset_momentum` (for the two averages) and with FedNova,
     which always resets it. `optimizer` is an optax optimizer for every worker in place
     of SGD; its state stays with the worker, and its learning rate is inside it, or

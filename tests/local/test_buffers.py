@@ -154,7 +154,7 @@ def test_buffers_begin_at_zero_except_the_round_start():
 )
 def test_a_merge_s_own_buffers_are_not_touched(requires):
     assert local.with_buffers(local.sgd(), requires) is local.sgd()
-    assert local.kept_buffers(local.sgd(), requires) == ()
+    assert local.step_buffers(local.sgd(), requires) == ()
 
 
 def test_the_sum_is_of_the_last_gradient_of_a_step():

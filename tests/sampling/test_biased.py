@@ -63,7 +63,7 @@ def test_the_papers_na_cells(tau, valid):
         if d in valid:
             assert start(tau, pool_factor=d)[1].pool < N
             continue
-        with pytest.raises(ValueError, match="give a smaller d"):
+        with pytest.raises(ValueError, match="give a smaller pool_factor"):
             start(tau, pool_factor=d)
 
 
@@ -75,7 +75,7 @@ def test_the_other_formulas_have_as_many_cells(formula, tau, number):
         if k < number:
             assert start(tau, pool_factor=d, pool_formula=formula)[1].pool <= N
             continue
-        with pytest.raises(ValueError, match="give a smaller d"):
+        with pytest.raises(ValueError, match="give a smaller pool_factor"):
             start(tau, pool_factor=d, pool_formula=formula)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from hetjax import tree
 from hetjax.data.batching import Batch
 from hetjax.engine.programs.compilations import FirstCalls
-from hetjax.local import LocalUpdate, empty_buffers, kept_buffers, with_buffers
+from hetjax.local import LocalUpdate, empty_buffers, step_buffers, with_buffers
 from hetjax.machine.types import MergeOp
 from hetjax.merge.counters import counters_of, counting, places_of, with_counters
 from hetjax.merge.members import at_round_start, reset_to
@@ -105,7 +105,7 @@ class Programs:
         `key_data`, uint32: (seed, worker, step).
         """
         return self.once(
-            ("step", local_update, kept_buffers(local_update, requires), donate),
+            ("step", local_update, step_buffers(local_update, requires), donate),
             lambda: jax.jit(
                 self.step_fn(local_update, requires),
                 donate_argnums=(0,) if donate else (),
@@ -129,7 +129,7 @@ class Programs:
             (
                 "steps",
                 local_update,
-                kept_buffers(local_update, requires),
+                step_buffers(local_update, requires),
                 unrolled,
                 donate,
             ),
@@ -163,7 +163,7 @@ class Programs:
             return tuple(after), losses, means
 
         return self.once(
-            ("vmapped", local_update, kept_buffers(local_update, requires), donate),
+            ("vmapped", local_update, step_buffers(local_update, requires), donate),
             lambda: jax.jit(vmapped, donate_argnums=(0,) if donate else ()),
         )
 

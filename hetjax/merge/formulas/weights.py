@@ -1,8 +1,7 @@
 """Weights of members, as stateless functions: arrays [n] in, arrays [n] out.
 
-`present` [n] bool says which members take part (default: all); the others have weight
-zero. Settings may be arrays: everything works under `jit` and under `vmap` over
-settings.
+`present` [n] bool marks the members that take part (default: all); the others have
+weight zero. Settings may be arrays, also under `jit` and under `vmap` over settings.
 """
 
 from typing import TypeAlias
@@ -95,7 +94,7 @@ def normalized_weights(
 def unnormalized(
     rule: str, u: jax.Array, b: jax.Array, present: jax.Array
 ) -> jax.Array:
-    """[n] the weights of a rule before normalisation."""
+    """[n] the weights of a rule before normalization."""
     if rule not in RULES:
         raise ValueError(f"rule={rule!r}: choose one of {RULES}")
     if rule == "local_steps":
@@ -108,7 +107,7 @@ def unnormalized(
 
 
 def all_below(norms: jax.Array, threshold: ArrayLike, present: jax.Array) -> jax.Array:
-    """[] bool: is the norm of every present member below the threshold?"""
+    """[] bool: whether the norm of every present member is below the threshold."""
     return jnp.all((norms < threshold) | ~present) & jnp.any(present)
 
 

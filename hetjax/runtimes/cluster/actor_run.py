@@ -15,7 +15,7 @@ import numpy as np
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import RoundOutcome, StepSettings
 from hetjax.engine.protocols import Assignment
-from hetjax.local import with_own_buffers
+from hetjax.local import with_merge_buffers
 from hetjax.merge.merge_traffic import Change
 from hetjax.replica import Replica
 from hetjax.runtimes.cluster.messages import RoundCall, RoundReport, RunSettings
@@ -99,7 +99,7 @@ class ActorRun:
             before = self._replica
             self._replica = self._from(model)
             if before is not None:
-                self._replica = with_own_buffers(
+                self._replica = with_merge_buffers(
                     self._replica, before, self._settings.buffers
                 )
 

@@ -17,7 +17,7 @@ from jax import lax
 from hetjax import tree
 from hetjax.data.batching import Bucket
 from hetjax.engine.programs.task_programs import applied, check_in, fetch_fn, step_key
-from hetjax.local import with_own_buffers
+from hetjax.local import with_merge_buffers
 from hetjax.machine.types import MergeOp
 from hetjax.merge.group import Group
 from hetjax.merge.merge_checks import check_op
@@ -400,7 +400,7 @@ class _Stretch:
         else:
             new, old = parts.new_replica(held.states, self._like), None
             if kind.what == "reset":
-                new = with_own_buffers(new, now, parts.requires)
+                new = with_merge_buffers(new, now, parts.requires)
         return held._replace(replicas=self._put(held.replicas, worker, new, old))
 
     def _begun(self, held: Held, worker: Any) -> Held:

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from hetjax import tree
 from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import over_workers
-from hetjax.local import with_own_buffers
+from hetjax.local import with_merge_buffers
 from hetjax.merge.group import unstacked
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
@@ -264,7 +264,7 @@ class _SuperstepProgram:
 
         def reset(replica: Replica) -> Replica:
             new = self._at_root(root, replica)
-            return with_own_buffers(new, replica, self._algorithm.requires)
+            return with_merge_buffers(new, replica, self._algorithm.requires)
 
         def reset_some(replicas: Replicas) -> Replicas:
             return tuple(

@@ -17,7 +17,7 @@ from hetjax.machine.types import (
 from hetjax.schedule.types import Actions, Policy
 from hetjax.typed_arguments import checked
 
-_EMPTY, _UNDER_WAY, _DELIVERED = range(3)  # states of a worker's mailbox
+_EMPTY, _IN_FLIGHT, _DELIVERED = range(3)  # states of a worker's mailbox
 
 
 class DownpourState(NamedTuple):
@@ -79,7 +79,7 @@ def downpour(
                 return handle_join(state, event.worker)
             case Merged(op=op) if MergeOp.REQUEST in op:
                 k = int(event.members[0])
-                if state.mailboxes[k] == _UNDER_WAY:  # else the worker was lost since
+                if state.mailboxes[k] == _IN_FLIGHT:  # else the worker was lost since
                     state = _with_mailbox(state, k, _DELIVERED)
         return state, Actions()
 
@@ -99,7 +99,7 @@ def downpour(
             op |= MergeOp.PUSH
         if (step + 1) % fetch_every == 0 and mailbox == _EMPTY:
             op |= MergeOp.REQUEST
-            mailbox = _UNDER_WAY
+            mailbox = _IN_FLIGHT
         state = _with_mailbox(_with_steps(state, k, step + 1), k, mailbox)
         transfers = (MergeOp.PUSH in op) + (MergeOp.REQUEST in op)
         merge = MergeAction((k,), op=op, blocking=False, transfers=transfers)
