@@ -160,5 +160,5 @@ def test_another_batch_size_needs_another_policy():
 def test_a_batch_size_beside_a_replaced_policy_is_refused():
     policy = hj.schedule.rounds(batch_size=8)
     base = hj.local_sgd(**BASE)._replace(policy=policy)
-    with pytest.raises(ValueError, match="given out by the policy, which was replaced"):
+    with pytest.raises(ValueError, match="dispatched by the policy, which was"):
         hj.sweep(base, {"batch_size": [4, 16]})
