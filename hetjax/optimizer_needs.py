@@ -1,4 +1,4 @@
-"""What optax optimizers need beside a gradient, and which of them cannot be used.
+"""Arguments that optax optimizers need beside a gradient, and unusable optimizers.
 
 `optax.GradientTransformationExtraArgs` may take the loss of the batch (`value`), or
 evaluate it at other parameters (`value_fn`, which Sophia calls `obj_fn`).
@@ -39,7 +39,7 @@ def update(
     params: Params,
     about: dict[str, Any],
 ) -> tuple[PyTree, OptState]:
-    """tx.update, with what is known `about` the loss if the optimizer takes it.
+    """tx.update, with the arguments `about` the loss if the optimizer takes them.
 
     `about` may have the loss as a "value" and as a function of params, "value_fn".
     """
@@ -54,14 +54,15 @@ def check_is_optimizer(tx: Any, where: str) -> None:
     """Raise a ValueError unless this is an optax optimizer; `where` names it."""
     if not (hasattr(tx, "init") and hasattr(tx, "update")):
         raise ValueError(
-            f"{where}: {tx!r} is no optax optimizer; give one, such as optax.adam(1.0)"
+            f"{where}: {tx!r} is not an optax optimizer: pass one, such as "
+            "optax.adam(1.0)"
         )
 
 
 def check_worker_optimizer(
     tx: optax.GradientTransformation, where: str, *, sparse_updates: bool
 ) -> None:
-    """Raise a ValueError that says why a worker cannot train with an optimizer.
+    """Raise a ValueError if a worker cannot train with an optimizer, saying why.
 
     `where` names the argument.
     """
@@ -76,20 +77,20 @@ def check_worker_optimizer(
     if isinstance(failed, TypeError) and "required keyword-only" in str(failed):
         raise ValueError(
             f"{where}: the optimizer needs an argument that hetjax does not have "
-            f"({failed}): it gives value, grad, value_fn and obj_fn"
+            f"({failed}): it passes value, grad, value_fn and obj_fn"
         )
     whole = is_schedule_free(tx) or (
         failed is None and _failure(tx, {"value": 1.0}) is not None
     )
     if sparse_updates and whole:
         raise ValueError(
-            f"{where}: the optimizer needs all parameters at every step, and "
-            "sparse_updates=True gives it only the rows of a batch: leave it out"
+            f"{where}: the optimizer needs all parameters at every step, but "
+            "sparse_updates=True passes only the rows of a batch: leave it out"
         )
 
 
 def check_center_optimizer(tx: optax.GradientTransformation, where: str) -> None:
-    """Raise a ValueError that says why an optimizer cannot be that of a center.
+    """Raise a ValueError if an optimizer cannot be that of a center, saying why.
 
     `where` names the argument. A center gets gradients, and has no examples.
     """
@@ -161,7 +162,7 @@ def _functions(found: Any, seen: set[int]) -> Iterator[Callable]:
 
 
 def parts_of(found: Any) -> tuple[Any, ...]:
-    """What a container, a partial function or a method of optax's object holds."""
+    """The parts of a container, a partial function or a method of optax's object."""
     if isinstance(found, tuple | list):
         return tuple(found)
     if isinstance(found, dict):

@@ -17,14 +17,14 @@ _Made = TypeVar("_Made")
 
 
 def is_given(setting: ArrayLike) -> bool:
-    """Is a setting other than the number 0? An array counts as given."""
+    """Whether a setting is other than the number 0. An array counts as given."""
     return isinstance(setting, jax.Array) or bool(setting != 0)
 
 
-def kept(make: Callable[_Arguments, _Made]) -> Callable[_Arguments, _Made]:
-    """Let a function return the same object for the same settings, as `lru_cache`.
+def memoized(make: Callable[_Arguments, _Made]) -> Callable[_Arguments, _Made]:
+    """Make a function return the same object for the same settings, as `lru_cache`.
 
-    What it makes from arrays is not kept: traced ones end with their trace.
+    Results for arrays are not cached: a traced array ends with its trace.
     """
     cached = lru_cache(make)
 

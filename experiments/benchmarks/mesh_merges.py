@@ -22,7 +22,9 @@ LEAVES = 4
 AXIS = "workers"
 MERGES = {
     "psum": hj.merge.average(),
-    "gathered": hj.merge.average()._replace(takes_groups=False),
+    "gathered": hj.merge.average()._replace(
+        properties=hj.merge.MergeProperty.BROADCASTS
+    ),
 }
 
 

@@ -133,7 +133,7 @@ def rivals() -> dict[str, Callable[..., hj.Strategy]]:
         UNPERTURBED: adaptive(gamma, 0.0, "hgpu_code"),
         "elastic_sgd": partial(hj.elastic_sgd, **size, merge_momentum=gamma),
         "sma": partial(hj.sma, **size),
-        "sma, no overlap": partial(hj.sma, **size, overlap=False),
+        "sma, no overlap": partial(hj.sma, **size, blocking=True),
         "sync_sgd": partial(hj.sync_sgd, **size),
     }
 

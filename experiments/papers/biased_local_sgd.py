@@ -129,7 +129,9 @@ def strategy_of(
         "both": ("separated", "steps", 2),
         "unified": ("unified", "steps", 2),
     }.get(kind) or ("separated", "steps", int(kind.removeprefix("d=")))
-    return hj.biased_local_sgd(**common, sampler=sampler, aggregation=aggregation, d=d)
+    return hj.biased_local_sgd(
+        **common, sampler=sampler, aggregation=aggregation, pool_factor=d
+    )
 
 
 def compared(

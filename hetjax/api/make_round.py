@@ -11,10 +11,14 @@ from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import Programs, applied, step_key
 from hetjax.machine.types import PUSH_FETCH
 from hetjax.merge.group import Group, unstacked
-from hetjax.merge.types import Merge, WorkerStats
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.compiled.run_function import rate_dtype
-from hetjax.strategies.custom_parts import check_own_merges, check_own_step
+from hetjax.strategies.custom_parts import check_custom_merges, check_custom_step
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.task_checks import model_like, trainable_shapes
 from hetjax.tasks.types import Task
@@ -87,7 +91,7 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> RoundFunction
     """
     checked_batches: set[Any] = set()  # with which a step of one's own was traced
     like = trainable_shapes(task)
-    check_own_merges(strategy, task)
+    check_custom_merges(strategy, task)
     programs = Programs(task)  # its own: settings of the strategy may be traced
     merge = _merge_of(strategy, programs)
     requires = (*merge.requires, *strategy.local.requires)
@@ -119,7 +123,7 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> RoundFunction
         shapes = tuple(jax.ShapeDtypeStruct(x.shape[2:], x.dtype) for x in leaves)
         if (structure, shapes) not in checked_batches:
             batch = jax.tree.unflatten(structure, shapes)
-            check_own_step(strategy.local, task, batch)
+            check_custom_step(strategy.local, task, batch)
             checked_batches.add((structure, shapes))
 
         def local(
@@ -168,7 +172,10 @@ def _merge_of(strategy: Strategy, programs: Programs) -> Merge:
         why = "merges at the nodes of a tree"
     elif merge.required_metrics:
         why = "weighs workers by their metrics on held-out examples"
-    elif merge.updates_busy_workers or PUSH_FETCH not in merge.ops:
+    elif (
+        MergeProperty.UPDATES_BUSY_WORKERS in merge.properties
+        or PUSH_FETCH not in merge.ops
+    ):
         why = "does not merge all workers at once"
     if why:
         raise ValueError(
@@ -241,7 +248,7 @@ def _merged(
     merge: Merge, state: MergeState, replicas: Replica, stats: WorkerStats
 ) -> tuple[MergeState, Replica]:
     """(state, replicas [W, ...]) after a merge of all workers."""
-    if merge.takes_groups:
+    if MergeProperty.TAKES_GROUPS in merge.properties:
         group: Any = Group((replicas,), stacked=len(stats.local_steps))
         state, (after,) = applied(merge, state, group, stats, PUSH_FETCH)
         return state, tree.cast_like(after, replicas)

@@ -18,6 +18,7 @@ from hetjax.data.dataset import Dataset
 from hetjax.engine.programs.coupling import check_uncoupled
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.machine import Machine
+from hetjax.merge.types import MergeProperty
 from hetjax.replica import Requires
 from hetjax.report.schedule import Schedule
 from hetjax.runtimes.compiled.parts import Parts, changed_leaves, copied_leaves
@@ -180,7 +181,12 @@ class RunFunction:
 def _fixed(strategy: Strategy) -> list[Any]:
     """What the schedule depends on of a strategy's merges and local update."""
     of_merges = [
-        (_names(m.requires), m.ops, m.updates_busy_workers, m.required_metrics)
+        (
+            _names(m.requires),
+            m.ops,
+            MergeProperty.UPDATES_BUSY_WORKERS in m.properties,
+            m.required_metrics,
+        )
         for m in strategy.merges
     ]
     return [*of_merges, strategy.local.provides]

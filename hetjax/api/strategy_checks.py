@@ -21,7 +21,7 @@ from hetjax.merge.types import Merge
 from hetjax.sampling import Sampler
 from hetjax.schedule import Policy
 from hetjax.schedule.action_checks import begin
-from hetjax.strategies.custom_parts import check_own_parts
+from hetjax.strategies.custom_parts import check_custom_parts
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 
@@ -75,7 +75,7 @@ def check_fits(
             workers = SimulatedClock(machine, seed=0).workers
             with suppress(RunEnded):  # a policy may end its run at once
                 begin(strategy.policy, workers, len(data.train))
-        check_own_parts(strategy, task, data)
+        check_custom_parts(strategy, task, data)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 

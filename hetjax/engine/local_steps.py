@@ -18,6 +18,7 @@ from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment
 from hetjax.local import LocalUpdate
+from hetjax.merge.types import MergeProperty
 from hetjax.replica import Replica, Requires
 from hetjax.strategies.types import Strategy
 
@@ -62,7 +63,7 @@ class StepSettings(NamedTuple):
         return cls(
             strategy.local,
             merge.requires,
-            merge.updates_busy_workers,
+            MergeProperty.UPDATES_BUSY_WORKERS in merge.properties,
             strategy.sampler.observe is not None,
         )
 

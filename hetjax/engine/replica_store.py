@@ -14,9 +14,12 @@ from hetjax import tree
 from hetjax.checkpointable import Leaves
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
-from hetjax.local import with_own_buffers
+from hetjax.local import with_merge_buffers
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
-from hetjax.merge.types import Merge
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
 from hetjax.replica import Replica
 from hetjax.strategies.types import Strategy
 
@@ -49,7 +52,8 @@ class ReplicaStore:
             self._start = self._initial  # from which nodes begin
             self._nodes = {ROOT: self._begin_node(self._merges[-1])}
         # may merges move a replica during its round? Then steps must not donate it
-        self.shared = self._merges[0].updates_busy_workers
+        properties = self._merges[0].properties
+        self.shared = MergeProperty.UPDATES_BUSY_WORKERS in properties
         self._replicas: dict[int, Replica] = {}
         self._checked_out: dict[int, Replica | None] = {}  # by working worker
         # what a merge sends of a replica: its parameters and model state
@@ -84,7 +88,7 @@ class ReplicaStore:
         before = self._replicas[worker]
         self.begin(worker)
         replica = self._replicas[worker]
-        self._replicas[worker] = with_own_buffers(replica, before, self._requires)
+        self._replicas[worker] = with_merge_buffers(replica, before, self._requires)
 
     def check_out(self, worker: int) -> Replica:
         """Return the replica with which a worker begins its round."""
@@ -247,7 +251,7 @@ def busy_partner(worker: int) -> ValueError:
     """The error of a merge that would change the replica of a worker at work."""
     return ValueError(
         f"worker {worker} is a partner in a merge during its round, which this merge "
-        "does not support: take one that declares updates_busy_workers, such as "
+        "does not support: take one that declares UPDATES_BUSY_WORKERS, such as "
         "merge.gossip()"
     )
 

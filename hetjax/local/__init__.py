@@ -1,12 +1,12 @@
-"""Local updates: what a worker does with each batch (device world)."""
+"""Local updates: a worker's step on each batch (device world)."""
 
 from hetjax.local.buffers import (
     check_buffers,
     empty_buffers,
-    kept_buffers,
-    own_buffers,
+    merge_buffers,
+    step_buffers,
     with_buffers,
-    with_own_buffers,
+    with_merge_buffers,
 )
 from hetjax.local.decay import with_lr_decay
 from hetjax.local.manual import new_replica, step_fn
@@ -28,13 +28,13 @@ __all__ = [
     "from_optax",
     "gradient",
     "heavy_ball",
-    "kept_buffers",
+    "step_buffers",
     "new_replica",
-    "own_buffers",
+    "merge_buffers",
     "proximal",
     "sgd",
     "step_fn",
     "with_buffers",
     "with_lr_decay",
-    "with_own_buffers",
+    "with_merge_buffers",
 ]

@@ -21,12 +21,12 @@ from hetjax.local.updates import LocalUpdate
 from hetjax.replica import Buffer, Replica, Requires
 from hetjax.tree import Params, PyTree
 
-KEPT = ("prev_params", "grad_sum", "delayed_update")  # updated by `with_buffers`
-OWN = ("round_start", "mailbox", "last_pushed_grad", "angle")  # updated by merges
+UPDATED_BY_STEPS = ("prev_params", "grad_sum", "delayed_update")  # in `with_buffers`
+UPDATED_BY_MERGES = ("round_start", "mailbox", "last_pushed_grad", "angle")
 
 
 def check_buffers(local_update: LocalUpdate, requires: Requires) -> None:
-    """Raises a ValueError if a merge and a local update do not fit each other.
+    """Raises a ValueError if a merge and a local update do not fit together.
 
     `requires` are the buffers of the merge.
     """
@@ -35,13 +35,13 @@ def check_buffers(local_update: LocalUpdate, requires: Requires) -> None:
     if unused:
         raise ValueError(
             f"the local update only provides {', '.join(sorted(unused))}, which the "
-            "merge does not use: nothing would ever be learned; use local.sgd(), or "
+            "merge does not use, so nothing would be learned: use local.sgd(), or "
             "merge.gradient_aggregation()"
         )
 
 
 def _check_names(requires: Requires) -> None:
-    known = (*KEPT, *OWN)
+    known = (*UPDATED_BY_STEPS, *UPDATED_BY_MERGES)
     unknown = [b for b in requires if not isinstance(b, Buffer) and b not in known]
     if unknown:
         raise ValueError(
@@ -55,27 +55,31 @@ def _check_names(requires: Requires) -> None:
     if twice:
         raise ValueError(
             f"the merge declares the buffer {twice[0]!r}, which already exists: "
-            "give it another name"
+            "choose another name"
         )
 
 
-def kept_buffers(local_update: LocalUpdate, requires: Requires) -> tuple[str, ...]:
+def step_buffers(local_update: LocalUpdate, requires: Requires) -> tuple[str, ...]:
     """The required buffers that `with_buffers` has to update."""
-    return tuple(s for s in KEPT if s in requires and s not in local_update.provides)
+    return tuple(
+        s for s in UPDATED_BY_STEPS if s in requires and s not in local_update.provides
+    )
 
 
-def own_buffers(requires: Requires) -> tuple[str, ...]:
+def merge_buffers(requires: Requires) -> tuple[str, ...]:
     """The required buffers that only the merge changes."""
-    return tuple(_name(b) for b in requires if isinstance(b, Buffer) or b in OWN)
+    return tuple(
+        _name(b) for b in requires if isinstance(b, Buffer) or b in UPDATED_BY_MERGES
+    )
 
 
-def with_own_buffers(new: Replica, old: Replica, requires: Requires) -> Replica:
-    """A replica that was reset, with the buffers that only the merge changes.
+def with_merge_buffers(new: Replica, old: Replica, requires: Requires) -> Replica:
+    """A replica that was reset, with the old buffers that only the merge changes.
 
-    A model in the worker's mailbox is kept, or its last gradient, which the server's
-    sum still contains; but the round starts anew.
+    Among these are the model in the worker's mailbox and its last gradient, which the
+    server's sum still contains. "round_start" is not: the round starts again.
     """
-    names = own_buffers(requires)
+    names = merge_buffers(requires)
     own = {k: v for k, v in old.carry.items() if k in names and k != "round_start"}
     return new._replace(carry={**new.carry, **own})
 
@@ -86,8 +90,8 @@ def with_buffers(local_update: LocalUpdate, requires: Requires) -> LocalUpdate:
     It is returned unchanged if there are none. "delayed_update" is added after the
     step, so that it does not affect the step's gradient.
     """
-    kept = kept_buffers(local_update, requires)
-    if not kept:
+    updated = step_buffers(local_update, requires)
+    if not updated:
         return local_update
 
     def step(
@@ -103,12 +107,12 @@ def with_buffers(local_update: LocalUpdate, requires: Requires) -> LocalUpdate:
         before = replica.params
         replica, losses = local_update.step(replica, batch, learning_rate, watched)
         carry, params = dict(replica.carry), replica.params
-        if "prev_params" in kept:
+        if "prev_params" in updated:
             carry["prev_params"] = before
-        if "grad_sum" in kept:
+        if "grad_sum" in updated:
             grads = sparse.dense(seen["grads"])
             carry["grad_sum"] = jax.tree.map(jnp.add, carry["grad_sum"], grads)
-        if "delayed_update" in kept:
+        if "delayed_update" in updated:
             params = jax.tree.map(jnp.add, params, carry["delayed_update"])
             carry["delayed_update"] = jax.tree.map(
                 jnp.zeros_like, carry["delayed_update"]

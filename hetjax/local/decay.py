@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from hetjax.local.updates import LocalUpdate
 from hetjax.replica import Replica
-from hetjax.traced import kept
+from hetjax.traced import memoized
 from hetjax.tree import OptState, Params
 
 
@@ -19,7 +19,7 @@ class DecayState(NamedTuple):
     inner: OptState
 
 
-@kept  # strategies with equal local updates share their compiled programs
+@memoized  # strategies with equal local updates share their compiled programs
 def with_lr_decay(
     local_update: LocalUpdate, decay: float, power: float = 1.0
 ) -> LocalUpdate:

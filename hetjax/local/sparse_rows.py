@@ -21,7 +21,7 @@ def dense_update(
 ) -> tuple[Params, OptState]:
     """(params, opt_state) after a step on every row: w <- w + eta update(g).
 
-    `about` is what the optimizer may use of the loss (`optimizer_needs.update`).
+    `about` has the loss, for optimizers that use it (`optimizer_needs.update`).
     """
     updates, opt = update(tx, sparse.dense(grads), opt, params, about)
     return jax.tree.map(
@@ -39,8 +39,8 @@ def sparse_update(
 ) -> tuple[Params, OptState]:
     """(params, opt_state) after a step on only the unique rows of the batch.
 
-    Of the loss, the optimizer gets the value: a function of all parameters would not
-    fit the rows.
+    The optimizer gets only the value of the loss: a function of all parameters would
+    not fit the rows.
     """
     grads = sparse.materialize(grads)
     grads = _map_gradients(sparse.unique, lambda g: g, grads)

@@ -1,9 +1,9 @@
-"""Local updates: what a worker does with each batch.
+"""Local updates: a worker's step on each batch.
 
 A local update is built with learning rate 1 and scales its steps by the learning rate
-that it is passed: the learning rate is data, and a new one never recompiles. Factories
-return the same object for the same settings, so strategies with equal updates share
-their compiled programs.
+that it is passed. The learning rate is data: a new one never recompiles. Factories
+return the same object for the same settings, so that strategies with equal updates
+share their compiled programs.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from hetjax.optimizer_needs import (
     is_schedule_free,
 )
 from hetjax.replica import Replica
-from hetjax.traced import is_given, kept
+from hetjax.traced import is_given, memoized
 from hetjax.tree import OptState, Params
 from hetjax.unit_rate import check_unit_rate
 
@@ -46,7 +46,7 @@ class LocalUpdate(NamedTuple):
     requires: tuple[str, ...] = ()
 
 
-@kept
+@memoized
 def gradient() -> LocalUpdate:
     """Stores the gradient in the buffer "grad_sum" for the merge; params stay."""
 
@@ -77,17 +77,19 @@ def sgd(
     batch touches.
     """
     if nesterov and not is_given(momentum):
-        raise ValueError("nesterov=True looks ahead along the momentum: give one")
+        raise ValueError(
+            "nesterov=True looks ahead along the momentum: pass momentum, too"
+        )
     if not is_given(momentum) and not is_given(weight_decay):
         return _plain_sgd()
     return _optax_sgd(momentum, nesterov, weight_decay, sparse_updates)
 
 
-# The kept functions take positional arguments, since lru_cache would distinguish
+# Memoized functions take positional arguments, since lru_cache would distinguish
 # sgd(momentum=0.9) from sgd(momentum=0.9, sparse_updates=False).
 
 
-@kept
+@memoized
 def _optax_sgd(
     momentum: float, nesterov: bool, weight_decay: float, sparse_updates: bool
 ) -> LocalUpdate:
@@ -98,7 +100,7 @@ def _optax_sgd(
     return _of_optax(whole, sparse_updates)
 
 
-@kept
+@memoized
 def _plain_sgd() -> LocalUpdate:
     def step(
         replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
@@ -130,7 +132,8 @@ def from_optax(
     gradient as `grad`, and the loss as a function of the parameters as `value_fn` and
     `obj_fn`: reduce_on_plateau, polyak_sgd, lbfgs. optax.contrib.schedule_free keeps
     its evaluation parameters x in the replica, so that they are merged, evaluated and
-    saved; eta scales the moves of z. A ValueError names what needs anything else.
+    saved; eta scales the moves of z. Other requirements raise a ValueError that names
+    them.
     """
     check_worker_optimizer(tx, "from_optax(tx)", sparse_updates=sparse_updates)
     if not own_rate:
@@ -157,13 +160,13 @@ def _of_optax(tx: optax.GradientTransformation, sparse_updates: bool) -> LocalUp
     return LocalUpdate(tx.init, step)
 
 
-_from_optax = kept(_of_optax)
+_from_optax = memoized(_of_optax)
 
 
 def _about_loss(
     losses: jax.Array, replica: Replica, batch: Any, grad_fn: Callable
 ) -> dict[str, Any]:
-    """What an optimizer may use of the loss: the mean that the gradient is of."""
+    """The mean loss of the batch, as a value and as a function of the parameters."""
 
     def mean(losses: jax.Array) -> jax.Array:
         if not hasattr(batch, "weight"):  # a batch of a user's own
@@ -221,7 +224,7 @@ def heavy_ball(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdate:
     return _heavy_ball(momentum, weight_decay)
 
 
-@kept
+@memoized
 def _heavy_ball(momentum: float, weight_decay: float) -> LocalUpdate:
     def step(
         replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
@@ -254,7 +257,7 @@ def eamsgd_nesterov(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdat
     return _eamsgd_nesterov(momentum, weight_decay)
 
 
-@kept
+@memoized
 def _eamsgd_nesterov(momentum: float, weight_decay: float) -> LocalUpdate:
     def step(
         replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
@@ -274,24 +277,25 @@ def _eamsgd_nesterov(momentum: float, weight_decay: float) -> LocalUpdate:
     return LocalUpdate(lambda params: jax.tree.map(jnp.zeros_like, params), step)
 
 
-@kept
-def proximal(*, mu: float) -> LocalUpdate:
+@memoized
+def proximal(*, proximal: float) -> LocalUpdate:
     """SGD with a proximal term that pulls params back to the round's start (FedProx).
 
         w <- w - eta (g + mu (w - w_start))
 
-    Source: docs/algorithms I.1 (the proximal form of FedNova).
+    mu is `proximal`. Source: docs/algorithms I.1 (the proximal form of FedNova).
     """
 
     def step(
         replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
     ) -> tuple[Replica, jax.Array]:
         losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
+        pull, start = proximal, replica.carry["round_start"]
         params = jax.tree.map(
-            lambda w, g, s: (w - learning_rate * (g + mu * (w - s))).astype(w.dtype),
+            lambda w, g, s: (w - learning_rate * (g + pull * (w - s))).astype(w.dtype),
             replica.params,
             sparse.dense(grads),
-            replica.carry["round_start"],
+            start,
         )
         return replica._replace(params=params, model_state=state), losses
 

@@ -55,21 +55,17 @@ from hetjax.merge.formulas.weights import (
     nova_weights,
     proportional_weights,
 )
+from hetjax.merge.gossip import gossip
 from hetjax.merge.gradient import gradient_aggregation, hierarchical
 from hetjax.merge.group import Group
+from hetjax.merge.group_merges import group_merge, over_axis
 from hetjax.merge.masking import masked
+from hetjax.merge.members import reset_to
 from hetjax.merge.normalized import normalized
-from hetjax.merge.pairs import gossip
 from hetjax.merge.parameter_server import downpour, easgd, magma_async
 from hetjax.merge.sma import replica_mean, sma
-from hetjax.merge.types import (
-    Merge,
-    WorkerStats,
-    group_merge,
-    over_axis,
-    reset_to,
-    stats,
-)
+from hetjax.merge.types import Merge, MergeProperty
+from hetjax.merge.worker_stats import WorkerStats, stats
 from hetjax.replica import Buffer
 
 __all__ = [
@@ -78,6 +74,7 @@ __all__ = [
     "Group",
     "Merge",
     "MergeOp",
+    "MergeProperty",
     "WorkerStats",
     "accuracy_weights",
     "angle_weights",

@@ -11,17 +11,20 @@ from hetjax.machine.types import MergeOp
 from hetjax.merge.formulas.moves import momentum_mean, weighted_move
 from hetjax.merge.formulas.weights import proportional_weights
 from hetjax.merge.group import Group
-from hetjax.merge.merge_checks import check_fraction
-from hetjax.merge.types import (
-    Merge,
-    WorkerStats,
+from hetjax.merge.group_merges import group_merge
+from hetjax.merge.members import (
     centered_member,
     centered_model,
-    group_merge,
     params_of,
     reset_to,
     without_momentum,
 )
+from hetjax.merge.merge_checks import check_fraction
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.traced import is_given
 from hetjax.tree import ModelState, Params
@@ -85,7 +88,7 @@ def average(
         init,
         apply,
         centered_model,
-        broadcasts=True,
+        properties=MergeProperty.BROADCASTS,
         as_member=centered_member,
         from_parent=average_from_parent,
     )

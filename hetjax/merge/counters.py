@@ -3,7 +3,7 @@
 A merge averages floating numbers. Integers and booleans of a model state (a step
 counter, "has started") have no mean: the merged model has the largest value of the
 members, which for booleans is "any". With one worker that is its own value. A merge of
-some of a run's workers also counts the value that the node has.
+only some of the run's workers also counts the node's own value.
 """
 
 import dataclasses
@@ -15,7 +15,11 @@ import jax.numpy as jnp
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.group import Group
-from hetjax.merge.types import Merge, WorkerStats
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.output.head import without_layer_state
 from hetjax.replica import Replica
 from hetjax.tree import MergeState, ModelState, Params
@@ -31,9 +35,9 @@ class Counted(NamedTuple):
 
 
 def places_of(model_state: ModelState) -> tuple[int, ...]:
-    """Where integers and booleans are among the leaves of a model's own state.
+    """The positions of integers and booleans among the leaves of a model's state.
 
-    Those of its output layer are not among them: they stay with their worker.
+    Those of the output layer are left out: they stay with their worker.
     """
     leaves = jax.tree.leaves(without_layer_state(model_state))
     return tuple(i for i, leaf in enumerate(leaves) if _is_counter(leaf))
@@ -69,10 +73,12 @@ def _is_counter(leaf: Any) -> bool:
 def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
     """The merge, extended to the counters of the members' model states.
 
-    `places` are those of the task's model state: a merge of one's own may have made
-    something else of them. Members that take the merged model (`broadcasts`) take its
-    counters.
+    `places` are those of the task's model state: a custom merge may have changed the
+    dtypes of its own. Members that take the merged model
+    (`MergeProperty.BROADCASTS`) take its counters.
     """
+
+    broadcasts = MergeProperty.BROADCASTS in merge.properties
 
     def init(params: Params, model_state: ModelState = ()) -> Counted:
         counters = counters_of(model_state, places)
@@ -93,7 +99,7 @@ def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
                 _largest(group, place, here, stats)
                 for place, here in zip(places, merged, strict=True)
             )
-        takes = merge.broadcasts and bool(op & (MergeOp.FETCH | MergeOp.DELIVER))
+        takes = broadcasts and bool(op & (MergeOp.FETCH | MergeOp.DELIVER))
         own = group.each(lambda r: counters_of(r.model_state, places))
         after = dataclasses.replace(group, members=tuple(after)).each(
             lambda r, before: _replaced(r, merged if takes else before, places), own
@@ -131,7 +137,8 @@ def _largest(
 ) -> jax.Array:
     """The largest of the present members' counters at a place; `here` if none is.
 
-    `here`, the node's own, counts besides unless all workers of the run are present.
+    The node's own counter, `here`, also counts unless all workers of the run are
+    present.
     """
     as_int = jnp.int32 if here.dtype == jnp.bool_ else here.dtype
     values = group.values(

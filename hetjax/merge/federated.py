@@ -18,14 +18,11 @@ from hetjax.merge.formulas.weights import (
     proportional_weights,
 )
 from hetjax.merge.group import Group
-from hetjax.merge.merge_checks import check_fraction, check_not_negative
-from hetjax.merge.types import (
-    Merge,
-    WorkerStats,
+from hetjax.merge.group_merges import group_merge
+from hetjax.merge.members import (
     buffer_of,
     centered_member,
     centered_model,
-    group_merge,
     mean_learning_rate,
     mean_statistics,
     moved_center,
@@ -34,6 +31,12 @@ from hetjax.merge.types import (
     with_buffer,
     without_momentum,
 )
+from hetjax.merge.merge_checks import check_fraction, check_not_negative
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.traced import is_given
 from hetjax.tree import ModelState, Params, PyTree
 
@@ -67,7 +70,7 @@ def _finished(
 
 
 def fed_nova(
-    *, momentum: float = 0.0, mu: float = 0.0, server_momentum: float = 0.0
+    *, momentum: float = 0.0, proximal: float = 0.0, server_momentum: float = 0.0
 ) -> Merge:
     """Averages progress per step, so that more steps do not mean more weight.
 
@@ -76,8 +79,8 @@ def fed_nova(
 
     p_i is the member's share of the data (1/m if all members draw from all data). See
     `nova_weights` for ||a_i||_1 with local `momentum` rho or with the proximal form
-    (`local.proximal(mu)`). The members' optimizer states are set to zero. With
-    `server_momentum` gmf
+    (`local.proximal`, mu is `proximal`). The members' optimizer states are set to zero.
+    With `server_momentum` gmf
 
         buf <- gmf buf + (x - x') / eta;   x <- x - eta buf
 
@@ -87,9 +90,11 @@ def fed_nova(
     are `nova_weights` and `nova_step`.
     """
     check_fraction("fed_nova", momentum=momentum, server_momentum=server_momentum)
-    check_not_negative("fed_nova", mu=mu)
-    if is_given(momentum) and is_given(mu):
-        raise ValueError("fed_nova: give momentum or mu; both have no published form")
+    check_not_negative("fed_nova", proximal=proximal)
+    if is_given(momentum) and is_given(proximal):
+        raise ValueError(
+            "fed_nova: give momentum or proximal; both together have no published form"
+        )
 
     def init(params: Params, model_state: ModelState = ()) -> FederatedState:
         state = _init(params, model_state)
@@ -106,7 +111,7 @@ def fed_nova(
             stats.local_steps,
             stats.share,
             momentum=momentum,
-            mu=mu,
+            proximal=proximal,
             learning_rates=stats.learning_rate,
             present=stats.present,
         )
@@ -127,18 +132,18 @@ def fed_nova(
     return _federated(init, apply)
 
 
-def fed_acc(*, power: float = 1.0, by_size: bool = False) -> Merge:
+def fed_acc(*, power: float = 1.0, weight_by_share: bool = False) -> Merge:
     """Weights local models by their accuracy on held-out data.
 
-        alpha_i = a_i^power / sum_k a_k^power      times the data's share if `by_size`
+        alpha_i = a_i^power / sum_k a_k^power      (a_i^power p_i if `weight_by_share`)
         x' = x + sum_i alpha_i (x^i - x)
 
-    The loop measures a_i on a part of the training split that is held out from all
-    workers, and charges the time to the clock. Weights are equal while all accuracies
-    are zero. Promises: worker order is irrelevant; consensus is an exact fixed point; a
-    member without local steps is absent. Source: FedAcc (Bejenar et al. 2023), whose
-    formula is not published: this is the interpretation in docs/algorithms I.2. The
-    formula is `accuracy_weights`.
+    p_i is the member's share of the data. The loop measures a_i on a part of the
+    training split that is held out from all workers, and charges the time to the clock.
+    Weights are equal while all accuracies are zero. Promises: worker order is
+    irrelevant; consensus is an exact fixed point; a member without local steps is
+    absent. Source: FedAcc (Bejenar et al. 2023), whose formula is not published: this
+    is the interpretation in docs/algorithms I.2. The formula is `accuracy_weights`.
     """
     check_not_negative("fed_acc", power=power)
 
@@ -148,7 +153,7 @@ def fed_acc(*, power: float = 1.0, by_size: bool = False) -> Merge:
         del op
         alpha = accuracy_weights(
             stats.accuracy,
-            stats.share if by_size else 1.0,
+            stats.share if weight_by_share else 1.0,
             power=power,
             present=stats.present,
         )
@@ -204,7 +209,7 @@ def _federated(
         init,
         apply,
         centered_model,
-        broadcasts=True,
+        properties=MergeProperty.BROADCASTS,
         as_member=centered_member,
         from_parent=moved_center,
         **fields,

@@ -11,20 +11,23 @@ from hetjax.machine.types import MergeOp
 from hetjax.merge.formulas.server_steps import gradient_sum_step, optimizer_step
 from hetjax.merge.formulas.weights import proportional_weights
 from hetjax.merge.group import Group
-from hetjax.merge.merge_checks import check_not_negative
-from hetjax.merge.types import (
-    Merge,
-    WorkerStats,
+from hetjax.merge.group_merges import group_merge
+from hetjax.merge.members import (
     buffer_of,
     centered_member,
     centered_model,
     emptied,
-    group_merge,
     mean_learning_rate,
     mean_statistics,
     moved_center,
     reset_to,
 )
+from hetjax.merge.merge_checks import check_not_negative
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.optimizer_needs import check_center_optimizer
 from hetjax.replica import Replica
 from hetjax.tree import ModelState, OptState, Params, PyTree
@@ -85,7 +88,7 @@ def gradient_aggregation(
         apply,
         centered_model,
         requires=("grad_sum",),
-        broadcasts=True,
+        properties=MergeProperty.BROADCASTS,
         as_member=centered_member,
         from_parent=moved_center,
     )
@@ -148,7 +151,11 @@ def hierarchical(*, gamma: float | None = None, root: bool = False) -> Merge:
         return HierarchicalState(replica.params, replica.model_state, gradients)
 
     merge = group_merge(
-        init, apply, centered_model, requires=("grad_sum",), broadcasts=True
+        init,
+        apply,
+        centered_model,
+        requires=("grad_sum",),
+        properties=MergeProperty.BROADCASTS,
     )
     return (
         merge if root else merge._replace(as_member=as_member, from_parent=from_parent)

@@ -9,8 +9,14 @@ from jax import lax
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.group import unstacked
+from hetjax.merge.members import reset_to
 from hetjax.merge.merge_checks import check_count, check_op
-from hetjax.merge.types import APPLY, Merge, WorkerStats, reset_to
+from hetjax.merge.types import (
+    APPLY,
+    Merge,
+    MergeProperty,
+)
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.tree import MergeState, PyTree
 
@@ -23,7 +29,7 @@ def masked(merge: Merge) -> Merge:
     `merge.apply` is called with the replicas and statistics of the m members that are
     present, in their order. It is compiled once for each m from 1 to n, so n is at most
     32. An absent member is unchanged, or continues from the merged model if the merge
-    `broadcasts`. With no member present, nothing changes. A coordinate-wise median
+    BROADCASTS. With no member present, nothing changes. A coordinate-wise median
     written for tuples, for example, thus ignores members without updates.
     """
 
@@ -52,7 +58,9 @@ def masked(merge: Merge) -> Merge:
         return state, _picked(chosen, place)
 
     apply.__doc__ = APPLY
-    return merge._replace(apply=apply, takes_groups=False, masks=True)
+    written_for_tuples = merge.properties & ~MergeProperty.TAKES_GROUPS
+    properties = written_for_tuples | MergeProperty.MASKS
+    return merge._replace(apply=apply, properties=properties)
 
 
 def _unchanged(
@@ -72,7 +80,7 @@ def _of_first(merge: Merge, m: int, op: MergeOp) -> Callable[..., Any]:
         some = WorkerStats(*(x[:m] if x.ndim else x for x in stats))
         new, merged = merge.apply(state, here, some, op)
         new, merged = _as_before((new, tuple(merged)), (state, here))
-        if merge.broadcasts:
+        if MergeProperty.BROADCASTS in merge.properties:
             model = merge.model(new)
             absent = tuple(reset_to(r, *model) for r in absent)
         return new, (*merged, *absent)

@@ -1,4 +1,4 @@
-"""Checks of what a user gives to merges and formulas, and of strategies' settings.
+"""Checks of the arguments of merges and formulas, and of strategies' settings.
 
 They look at shapes, names and concrete numbers, never at values that JAX traces.
 """
@@ -18,7 +18,7 @@ from hetjax.tree import PyTree
 
 
 class WrongPart(ValueError):
-    """A part of a strategy, such as a merge, returns what the loop cannot use."""
+    """A part of a strategy, such as a merge, returned an unusable result."""
 
 
 def concrete(value: Any) -> np.ndarray | None:
@@ -53,7 +53,7 @@ def _check(
     fits: Callable[[np.ndarray], Any],
     wanted: str,
 ) -> None:
-    """Raises a ValueError for a setting that is no finite number, or does not fit."""
+    """Raises a ValueError for a setting that is not a finite number or does not fit."""
     prefix = f"{where}: " if where else ""
     for name, value in settings.items():
         try:
@@ -66,7 +66,7 @@ def _check(
 
 
 def check_steps(where: str, local_steps: Any, present: Any = True) -> None:
-    """Raises a ValueError if a present member's local steps are no such number."""
+    """Raises a ValueError unless present members' local steps are finite and >= 0."""
     steps, here = concrete(local_steps), concrete(present)
     if steps is None or here is None:
         return
@@ -87,7 +87,7 @@ def check_op(name: str, op: MergeOp, ops: MergeOp) -> None:
 
 
 def check_count(name: str, replicas: int, stats: Any) -> None:
-    """Raises a ValueError unless there are statistics of as many replicas."""
+    """Raises a ValueError unless the statistics are of this number of replicas."""
     n = jnp.shape(stats.local_steps)[0]
     if replicas != n:
         raise ValueError(

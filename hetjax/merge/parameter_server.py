@@ -1,6 +1,6 @@
 """Merges of one worker at a time: EASGD, Downpour, MagmaDNN.
 
-(Gossip is in `hetjax.merge.pairs`. The parameter server and Hogwild! are
+(Gossip is in `hetjax.merge.gossip`. The parameter server and Hogwild! are
 `gradient_aggregation` of a single member.)
 """
 
@@ -16,20 +16,20 @@ from hetjax.merge.formulas.moves import elastic_force, moved
 from hetjax.merge.formulas.server_steps import magma_steps, optimizer_step
 from hetjax.merge.formulas.weights import proportional_weights
 from hetjax.merge.group import Group
-from hetjax.merge.merge_checks import check_fraction, check_not_negative
-from hetjax.merge.types import (
-    Merge,
-    WorkerStats,
+from hetjax.merge.group_merges import group_merge
+from hetjax.merge.members import (
     buffer_of,
     centered_model,
     emptied,
-    group_merge,
     mean_learning_rate,
     mean_statistics,
     params_of,
     reset_to,
     with_buffer,
 )
+from hetjax.merge.merge_checks import check_fraction, check_not_negative
+from hetjax.merge.types import Merge
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.optimizer_needs import check_center_optimizer
 from hetjax.replica import Replica
 from hetjax.tree import ModelState, Params, PyTree

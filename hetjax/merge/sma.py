@@ -10,19 +10,19 @@ from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.formulas.moves import mean_correction, sma_correction
 from hetjax.merge.formulas.weights import proportional_weights
 from hetjax.merge.group import Group
-from hetjax.merge.merge_checks import check_fraction, check_not_negative
-from hetjax.merge.types import (
-    Merge,
-    WorkerStats,
+from hetjax.merge.group_merges import group_merge
+from hetjax.merge.members import (
     buffer_of,
     centered_model,
-    group_merge,
     mean_statistics,
     moved_center,
     params_of,
     reset_to,
     without_momentum,
 )
+from hetjax.merge.merge_checks import check_fraction, check_not_negative
+from hetjax.merge.types import Merge
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.tree import ModelState, Params, PyTree
 

@@ -35,33 +35,35 @@ class BiasedState(NamedTuple):
 def biased(
     *,
     local_steps: Callable[[Workers], Any],
-    d: float | None = None,
+    pool_factor: float | None = None,
     unified: bool = False,
     pool_formula: str = "steps",
 ) -> Sampler:
-    """Gives slow workers the examples with the highest losses in a random pool.
+    """Draws the examples with the highest losses in a random pool for slow workers.
 
     The slow workers S are those with fewer `local_steps` (tau) than the fastest. When a
-    slow worker's queue is empty, a pool of d n_S examples is drawn without replacement
-    for all of S; the n_S examples with the highest stored losses (ties are broken at
-    random, losses never seen count as highest) are split among them. A fast worker's
-    queue is N / m examples, drawn without replacement and independently of all other
-    queues; with `unified=True` the slow workers choose first and the fast ones split
-    the rest. Losses come from the training steps of any worker, and count after the
-    merge. With m workers and N examples,
+    slow worker's queue is empty, a pool of d n_S examples (d is `pool_factor`) is drawn
+    without replacement for all of S; the n_S examples with the highest stored losses
+    (ties are broken at random, losses never seen count as highest) are split among
+    them. A fast worker's queue is N / m examples, drawn without replacement and
+    independently of all other queues; with `unified=True` the slow workers choose first
+    and the fast ones split the rest. Losses come from the training steps of any worker,
+    and count after the merge. With m workers and N examples,
 
         n_S = N |S| / m * tau_s / tau_f       per pass         (`pool_formula="steps"`)
 
     or N |S| tau_s / sum tau ("work"), or N tau_s / tau_f ("ratio"). A pool of N or more
     (for the other two formulas, of more than N) is an error; the paper's table says N/A
-    there. d=None means 2, or less if such a pool would be too large. Source: Biased
+    there. By default d is 2, or less if such a pool would be too large. Source: Biased
     Local SGD, Algorithm 1; docs/algorithms E.2, E.3, E.5.
     """
     if pool_formula not in POOL_FORMULAS:
         known = ", ".join(POOL_FORMULAS)
         raise ValueError(f"pool_formula={pool_formula!r}: choose one of {known}")
-    if d is not None and not 1 <= d < float("inf"):
-        raise ValueError(f"d={d}: give a number of at least 1, or None")
+    if pool_factor is not None and not 1 <= pool_factor < float("inf"):
+        raise ValueError(
+            f"pool_factor={pool_factor}: give a number of at least 1, or None"
+        )
 
     def init(workers: Workers, num_examples: int, seed: int) -> BiasedState:
         m = len(workers)
@@ -70,14 +72,16 @@ def biased(
         tau = [int(s) for s in per_worker("local_steps", local_steps(workers), m)]
         slow = [i for i in range(m) if tau[i] < max(tau)]
         total = num_examples * POOL_FORMULAS[pool_formula](tau, slow)
-        too_large = d is not None and d * total >= num_examples
-        if d is not None and pool_formula != "steps":  # ">" fits the table's N/A cells
-            too_large = d * total > num_examples * (1 + 1e-9)
-        if slow and d is not None and too_large:
+        too_large = pool_factor is not None and pool_factor * total >= num_examples
+        if pool_factor is not None and pool_formula != "steps":
+            # ">" fits the paper's N/A cells
+            too_large = pool_factor * total > num_examples * (1 + 1e-9)
+        if slow and pool_factor is not None and too_large:
             raise ValueError(
-                f"d={d:g}: the slow workers draw {total:.0f} examples per pass from a "
-                f"pool of {d * total:.0f}, which is not below the {num_examples} in "
-                "the data; give a smaller d, or fewer steps to slow workers"
+                f"pool_factor={pool_factor:g}: the slow workers draw {total:.0f} "
+                f"examples per pass from a pool of {pool_factor * total:.0f}, which is "
+                f"not below the {num_examples} in the data; give a smaller "
+                "pool_factor, or fewer steps to slow workers"
             )
         steps = sum(tau[i] for i in slow) or 1
         counts = tuple(
@@ -89,8 +93,8 @@ def biased(
         )
         losses = np.full(num_examples, np.inf, np.float32)
         empty = (np.empty(0, np.int64),) * m
-        pool = round((d or 2) * total)
-        pool = min(pool, num_examples - (d is None)) if slow else 0
+        pool = round((pool_factor or 2) * total)
+        pool = min(pool, num_examples - (pool_factor is None)) if slow else 0
         return BiasedState(seed, 0, losses, empty, counts, tuple(slow), pool)
 
     def draw(state: BiasedState, worker: int, n: int) -> tuple[BiasedState, np.ndarray]:

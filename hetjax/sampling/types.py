@@ -16,8 +16,8 @@ class Sampler(NamedTuple):
     observe(state, worker, indices, losses) -> state; None if losses do not matter
     share(state) -> [workers] shares of the data; None if all workers draw from all data
     rows(state, worker) -> all rows that a worker will ever draw; None if any row may be
-    for_workers(state, workers) -> the state of a run that goes on with other workers;
-        None if it has to begin anew for them
+    for_workers(state, workers) -> the state of a run that continues with other workers;
+        None if sampling has to begin again for them
     """
 
     init: Callable[[tuple[WorkerInfo, ...], int, int], Any]

@@ -1,4 +1,4 @@
-"""Policies: which workers merge now, and what each does next (host world, no JAX)."""
+"""Policies: which workers merge now, and their next rounds (host world, no JAX)."""
 
 from hetjax.machine.types import (
     PUSH_FETCH,

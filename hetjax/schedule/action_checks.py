@@ -1,4 +1,4 @@
-"""A policy's init and react, whose results are checked: it may be the user's own."""
+"""Checked calls of a policy's init and react: the policy may be a user's."""
 
 import math
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from hetjax.summaries import maker
 
 
 class WrongActions(ValueError):
-    """A policy returns what the loop cannot carry out."""
+    """A policy returned actions that the loop cannot carry out."""
 
 
 def begin(

@@ -1,4 +1,4 @@
-"""Rules that choose the next batch sizes from what workers did (host world)."""
+"""Rules that choose the next batch sizes from the workers' updates (host world)."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ UNITS = ("examples", "epochs", "updates", "seconds")
 
 
 class Progress(NamedTuple):
-    """How far a run is: what its workers have finished by now."""
+    """The progress of a run: the work that its workers have finished."""
 
     examples: int
     epochs: float  # examples over the size of the training split
@@ -36,7 +36,7 @@ LearningRateLike = float | Callable[[float], Any] | LearningRate
 
 
 def learning_rate_at(learning_rate: LearningRateLike, progress: Progress) -> float:
-    """The learning rate at this point of a run, as a number.
+    """Return the learning rate at this point of a run.
 
     Errors: ValueError if a schedule returns anything but one number.
     """

@@ -9,7 +9,7 @@ from hetjax.summaries import html_of, maker, two_lines
 
 
 class Actions(NamedTuple):
-    """What to do now, in this order: merges, start, dispatch, timers, stop.
+    """Actions to take now, in this order: merges, start, dispatch, timers, stop.
 
     A local round starts when its worker is free, that is, after the blocking merges
     that come before it.
@@ -23,18 +23,18 @@ class Actions(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """Decides which workers merge now, and what each does next.
+    """A pure state machine that decides who merges now and which rounds begin.
 
     `init(workers, num_examples) -> (state, actions)` and
-    `react(state, event) -> (state, actions)`. A policy never gives a local round to a
-    worker that has one, and ignores events that do not concern it. `topology(workers)`
-    is the tree of the nodes that its merges name; by default it is only the root. Both
-    functions are pure: they are also called before a run, to check what they return and
-    to foresee what will be compiled.
+    `react(state, event) -> (state, actions)`. A policy never dispatches a local round
+    to a worker that has one, and ignores events that do not concern it.
+    `topology(workers)` is the tree of the nodes that its merges name; by default it is
+    only the root. Both functions are pure: they are also called before a run, to check
+    their results and to predict which programs will be compiled.
 
-    `bulk_synchronous`: do its actions depend on neither times nor the order of arrivals
-    of the same round? All rounds under way, and the merges that follow their arrivals,
-    can then run as one program (a machine with placement="mesh").
+    `bulk_synchronous` says that its actions depend neither on times nor on the order of
+    arrivals within a round. All rounds in flight, and the merges that follow their
+    arrivals, can then run as one program (a machine with placement="mesh").
     """
 
     init: Callable[[tuple[WorkerInfo, ...], int], tuple[Any, Actions]]

@@ -36,8 +36,8 @@ PAPER: dict[str, Any] = {
     "warmup_epochs": 0.0,
     "order": "shuffled",
 }
-# the first preset at the target on three data sets, best accuracies being level; the
-# evidence, and what else is as fast: experiments/README.md
+# the preset that reached the target first on three data sets, at equal best accuracy;
+# evidence, and settings that are as fast: experiments/README.md
 RECOMMENDED: dict[str, Any] = {
     "delta": 0.0,
     "merge_momentum": 0.0,
@@ -60,10 +60,10 @@ def adaptive_sgd(
     beta: float | None = None,
     mega_batch: int | None = None,
     delta: float | None = None,
-    pert_thr: float = 0.1,
+    perturbation_threshold: float = 0.1,
     merge_momentum: float | None = None,
     weights: str | None = None,
-    reg_measure: str = "l2_over_dim",
+    norm: str = "l2_over_dim",
     scaling: str | None = None,
     bound: str = "skip",
     scale_every: int = 1,
@@ -84,6 +84,7 @@ def adaptive_sgd(
     `batch_size` is the largest batch size, with which all workers start (b_max in the
     paper), `min_batch_size` the smallest (b_min), eta is `learning_rate` and gamma
     `merge_momentum`. By default b_min = b_max / 8 and beta = b_min / 2.
+    `perturbation_threshold` is pert_thr in the paper.
 
     `scaling` is "paper"; "hgpu_code", the public code's rule with fixed steps of
     b_max / 32 and b_min = b_max / 32; "measured", hetjax's own rule
@@ -134,13 +135,13 @@ def adaptive_sgd(
         warmup_size=max(1, batch_size / 32),
     )
     check_fraction(merge_momentum=chosen["merge_momentum"], delta=chosen["delta"])
-    check_not_negative(pert_thr=pert_thr)
+    check_not_negative(perturbation_threshold=perturbation_threshold)
     merging = merge.normalized(
         delta=chosen["delta"],
-        pert_thr=pert_thr,
+        perturbation_threshold=perturbation_threshold,
         momentum=chosen["merge_momentum"],
         weights=chosen["weights"],
-        reg_measure=reg_measure,
+        norm=norm,
     )
     update, learning_rate = sgd_or(optimizer, learning_rate)
     return Strategy(

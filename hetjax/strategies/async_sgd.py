@@ -130,7 +130,7 @@ def downpour(
     fetch_every: int = 1,
     server: str = "adagrad",
     server_learning_rate: float | None = None,
-    wait: bool = False,
+    blocking: bool = False,
 ) -> Strategy:
     """Downpour SGD: workers push gradients and fetch the model while they compute.
 
@@ -139,8 +139,9 @@ def downpour(
 
     A worker pushes its accrued gradients every `push_every` steps (n_push in the
     paper), requests p every `fetch_every` steps (n_fetch), and continues to compute
-    until p arrives. With `wait` delivery is immediate: the worker waits for each push
-    and each fetch, as mpiT's workers do. See `schedule.downpour` for the exact steps.
+    until p arrives. With `blocking` delivery is immediate: the worker waits for each
+    push and each fetch, as mpiT's workers do. See `schedule.downpour` for the exact
+    steps.
 
     `server` is "adagrad", or "sgd" without the root. gamma is `server_learning_rate`
     times eta. The default of `server_learning_rate` is 0.1 for Adagrad, whose first
@@ -160,7 +161,7 @@ def downpour(
             batch_size=batch_size,
             push_every=push_every,
             fetch_every=fetch_every,
-            wait=wait,
+            blocking=blocking,
         ),
         local.sgd(),
         merge.downpour(

@@ -143,12 +143,13 @@ def elastic_sgd(
         w_i <- w_i - eta g_i,  K times
         w' = mean_i w_i + gamma (w - w_p);   w_p <- w;   w, w_i <- w'
 
-    K is `local_steps`, or as many steps as divide `mega_batch` examples (default: 100
-    batches) among the workers. gamma is `merge_momentum`: 0.9 in HeteroGPU's Elastic
-    SGD (the default), 0 in K-AVG. For the elastic force see `easgd` and `easgd_sync`.
-    `optimizer` is an optax optimizer for every worker in place of SGD; its learning
-    rate is inside it, or `learning_rate` (`hetjax.strategies.worker_optimizers`).
-    Source: Adaptive SGD paper II, V; docs/algorithms B.
+    K is `local_steps`, or the number of steps that divides `mega_batch` examples
+    (default: 100 batches) among the workers. gamma is `merge_momentum`: 0.9 in
+    HeteroGPU's Elastic SGD (the default), 0 in K-AVG. For the elastic force see `easgd`
+    and `easgd_sync`. `optimizer` is an optax optimizer for every worker in place of
+    SGD; its learning rate is inside it, or `learning_rate`
+    (`hetjax.strategies.worker_optimizers`). Source: Adaptive SGD paper II, V;
+    docs/algorithms B.
     """
     given = settings(locals())
     check_positive(

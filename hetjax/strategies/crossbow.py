@@ -28,7 +28,7 @@ def sma(
     local_steps: int = 1,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
-    overlap: bool = True,
+    blocking: bool = False,
     restart: str | None = None,
     reset_momentum: bool = True,
     statistics: str = "mean",
@@ -50,7 +50,7 @@ def sma(
     every `local_steps` steps (tau in the paper). mu is `merge_momentum`, `alpha` is 1/k
     by default, and z is the model that is evaluated. With `center="mean"` (KungFu's
     simplification) z is the mean of the replicas, which has neither momentum nor
-    restarts; the default alpha is 0.1 then. With `overlap` the sum over the devices
+    restarts; the default alpha is 0.1 then. Unless `blocking`, the sum over the devices
     runs in parallel with the next step, as in CROSSBOW; it changes seconds, never
     numbers. `momentum` (0.9 in CROSSBOW's benchmarks; `local.heavy_ball`) and
     `weight_decay` are local to each learner (the paper's word for a worker).
@@ -70,8 +70,9 @@ def sma(
         z <- z + sum_g a_g (r_g - z) + mu (z - z_prev)         m per group, G groups
 
     with a_g = `between` / G. `between=1` would match the flat algorithm, but the two
-    levels see each other one merge late and, with two groups, oscillate with growing
-    amplitude (without momentum by 1.21 per merge for m = G = 2); with 0.5 they do not.
+    levels see each other with a delay of one merge and, with two groups, oscillate with
+    growing amplitude (without momentum by 1.21 per merge for m = G = 2); with 0.5 they
+    do not.
 
     `tuner` ("stop_at_first_drop", the rule of the public code, or "paper") begins with
     one learner per device and adds more as long as the throughput grows by more than
@@ -108,7 +109,7 @@ def sma(
     policy = schedule.rounds(
         local_steps=local_steps,
         batch_size=batch_size,
-        blocking=not overlap,
+        blocking=blocking,
         first=schedule.one_per_device if tuner else None,
     )
     if center == "mean":
@@ -145,7 +146,7 @@ def sma(
 
 
 def _is_share(alpha: float | None) -> bool:
-    """Is it None, from 0 to 1, or traced?"""
+    """Whether it is None, from 0 to 1, or traced."""
     value = None if alpha is None else concrete(alpha)
     return value is None or bool(0 <= value <= 1)
 
@@ -218,7 +219,7 @@ def easgd_sync(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     correction: str = "before",
-    overlap: bool = True,
+    blocking: bool = False,
     optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     """Synchronous EASGD: an elastic force between every replica and the center.
@@ -240,7 +241,7 @@ def easgd_sync(
     rule, learning_rate = _learner(optimizer, learning_rate, momentum, weight_decay)
     return Strategy(
         schedule.rounds(
-            local_steps=local_steps, batch_size=batch_size, blocking=not overlap
+            local_steps=local_steps, batch_size=batch_size, blocking=blocking
         ),
         rule,
         merge.sma(momentum=0.0, alpha=alpha, beta=beta, correction=correction),

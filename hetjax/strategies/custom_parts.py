@@ -1,7 +1,7 @@
-"""What a user's own merge and local update return, traced before a run.
+"""Checks of a user's merge and local update, which are traced before a run.
 
-Nothing is compiled. An exception of the part itself is left to the run, which calls it
-with the members that there are; here only the form of a result is looked at.
+Nothing is compiled, and only the form of the results is checked. An exception raised
+by the part itself is left to the run, which calls it with the actual members.
 """
 
 import traceback
@@ -19,7 +19,8 @@ from hetjax.data.dataset import Dataset
 from hetjax.local import LocalUpdate
 from hetjax.machine.types import PUSH_FETCH
 from hetjax.merge.merge_checks import WrongPart
-from hetjax.merge.types import Merge, WorkerStats
+from hetjax.merge.types import Merge
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.strategies.types import Strategy
 from hetjax.summaries import maker
@@ -34,18 +35,18 @@ _BRANCHES = (
 _MEMBERS = 2  # of the merge that is traced
 
 
-def check_own_parts(strategy: Strategy, task: Task, data: Dataset) -> None:
-    """Raise a WrongPart for a merge or a local update that returns the wrong things.
+def check_custom_parts(strategy: Strategy, task: Task, data: Dataset) -> None:
+    """Raise a WrongPart if a merge or a local update returns the wrong things.
 
     hetjax's own parts are not traced.
     """
     if _is_own(strategy.local.step):
-        check_own_step(strategy.local, task, batch_of(data.train, 2))
-    check_own_merges(strategy, task)
+        check_custom_step(strategy.local, task, batch_of(data.train, 2))
+    check_custom_merges(strategy, task)
 
 
-def check_own_step(update: LocalUpdate, task: Task, batch: Batch) -> None:
-    """Raise a WrongPart for a user's local update that returns the wrong things."""
+def check_custom_step(update: LocalUpdate, task: Task, batch: Batch) -> None:
+    """Raise a WrongPart if a user's local update returns the wrong things."""
     if not _is_own(update.step):
         return
     what = f"the local update {maker(update.step)}: step"
@@ -59,8 +60,8 @@ def check_own_step(update: LocalUpdate, task: Task, batch: Batch) -> None:
     _trace(what, update.step, step, model_shapes(task), batch)
 
 
-def check_own_merges(strategy: Strategy, task: Task) -> None:
-    """Raise a WrongPart for a user's merge that returns the wrong things."""
+def check_custom_merges(strategy: Strategy, task: Task) -> None:
+    """Raise a WrongPart if a user's merge returns the wrong things."""
     table = jax.ShapeDtypeStruct((len(WorkerStats._fields), _MEMBERS), jnp.float32)
     for merge in strategy.merges:
         if _is_own(merge.apply) or _is_own(merge.model):
@@ -68,7 +69,7 @@ def check_own_merges(strategy: Strategy, task: Task) -> None:
 
 
 def _is_own(function: Any) -> bool:
-    """Whether this function is the user's, and not one of a library."""
+    """Whether this function is the user's and not a library's."""
     return is_own(getattr(function, "__module__", None))
 
 
@@ -121,7 +122,7 @@ def _trace(what: str, part: Any, function: Callable[..., None], *shapes: Any) ->
 
 
 def _place(error: Exception, part: Any) -> str:
-    """Where in the part's own file the error came up."""
+    """The line of the part's own file that raised the error."""
     file = getattr(getattr(part, "__code__", None), "co_filename", None)
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == file]

@@ -7,7 +7,7 @@ from hetjax.merge.merge_checks import check_positive
 from hetjax.schedule import LearningRateLike
 from hetjax.strategies.types import Strategy, factory, settings
 
-COUNTS = ("minibatches", "rounds")
+STEP_UNITS = ("minibatches", "rounds")
 Sizes = int | tuple[int, ...]
 
 
@@ -19,7 +19,7 @@ def hier_sgd(
     levels: Sequence[Sizes] | None = None,
     local_steps: Sequence[int] = (4, 16),
     gammas: Sequence[float] | None = None,
-    t2_counts: str = "minibatches",
+    local_steps_unit: str = "minibatches",
 ) -> Strategy:
     """A tree of workers that sum their gradients, less often at higher levels.
 
@@ -34,17 +34,19 @@ def hier_sgd(
 
     `local_steps` are T_2, T_3, ... in the paper; the root's is last. They count
     minibatches, as in the paper's Table I ((4, 16): 4 rounds of 4 steps), or rounds of
-    the level below, as in its Algorithm 2 (`t2_counts="rounds"`). `gammas` are
+    the level below, as in its Algorithm 2 (`local_steps_unit="rounds"`). `gammas` are
     gamma_2, gamma_3, ... relative to gamma_1, which is `learning_rate`; by default all
     levels average: gamma_h = gamma_{h-1} / children. Source: HierSGD, Algorithms 1 to
     3; docs/algorithms D.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)
-    if t2_counts not in COUNTS:
-        raise ValueError(f"t2_counts={t2_counts!r}: choose one of {COUNTS}")
+    if local_steps_unit not in STEP_UNITS:
+        raise ValueError(
+            f"local_steps_unit={local_steps_unit!r}: choose one of {STEP_UNITS}"
+        )
     sizes = (None,) if levels is None else workers_per_node(levels)
-    rounds = _rounds(tuple(local_steps), t2_counts)
+    rounds = _rounds(tuple(local_steps), local_steps_unit)
     if len(rounds) != len(sizes) + 1:
         raise ValueError(
             f"local_steps={tuple(local_steps)} beside levels={levels}: give "
@@ -103,17 +105,18 @@ def _pieces(level: Sizes | None, nodes: tuple[int, ...]) -> list[Sizes | None]:
     return found
 
 
-def _rounds(local_steps: tuple[int, ...], t2_counts: str) -> tuple[int, ...]:
+def _rounds(local_steps: tuple[int, ...], local_steps_unit: str) -> tuple[int, ...]:
     """The steps of workers; then, for each level, the merges of the level below."""
     if not local_steps or any(t < 1 for t in local_steps):
         raise ValueError(f"local_steps={local_steps}: give whole numbers of at least 1")
-    if t2_counts == "rounds":
+    if local_steps_unit == "rounds":
         return local_steps
     for below, above in zip(local_steps, local_steps[1:], strict=False):
         if above % below:
             raise ValueError(
                 f"local_steps={local_steps}: {above} minibatches are not a whole "
-                f"number of rounds of {below}; change one, or give t2_counts='rounds'"
+                f"number of rounds of {below}; change one, or give "
+                "local_steps_unit='rounds'"
             )
     pairs = zip(local_steps[1:], local_steps, strict=False)
     return (local_steps[0], *(above // below for above, below in pairs))

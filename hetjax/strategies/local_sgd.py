@@ -38,7 +38,7 @@ def local_sgd(
     "measured:32", which is 32 for the fastest worker and proportionally fewer for
     slower workers, but at least 1 (unbalanced). `aggregation` is "average" (p_i = 1/m,
     eq. 3), "steps" (p_i = tau_i / sum tau_k, eq. 4), "fed_nova", "fed_acc" or
-    "fed_adp". `momentum` (default 0.9) is local to each worker and is kept from round
+    "fed_adp". `momentum` (default 0.9) is local to each worker and continues from round
     to round, except with `reset_momentum` (for the two averages) and with FedNova,
     which always resets it. `optimizer` is an optax optimizer for every worker in place
     of SGD; its state stays with the worker, and its learning rate is inside it, or
@@ -65,7 +65,7 @@ def biased_local_sgd(
     batch_size: int,
     learning_rate: LearningRateLike | None = None,
     local_steps: Steps = "measured:32",
-    d: float | None = None,
+    pool_factor: float | None = None,
     sampler: str = "separated",
     aggregation: str = "steps",
     pool_formula: str = "steps",
@@ -79,11 +79,11 @@ def biased_local_sgd(
         x = sum_i tau_i / sum_k tau_k x^i                          (aggregation="steps")
 
     Once per pass the slow workers, those with fewer steps than the fastest, take the
-    examples whose last seen losses are highest from a random pool that is `d` (default
-    2) times as large (`sampling.biased`; `sampler` is "uniform", "unified" or
-    "separated"). For only one of the two biases, give `sampler="uniform"` or
-    `aggregation="average"`. The other settings are those of `local_sgd`. Source: Biased
-    Local SGD, Algorithm 1; docs/algorithms E.
+    examples whose last seen losses are highest from a random pool that is `pool_factor`
+    (d in the paper, default 2) times as large (`sampling.biased`; `sampler` is
+    "uniform", "unified" or "separated"). For only one of the two biases, give
+    `sampler="uniform"` or `aggregation="average"`. The other settings are those of
+    `local_sgd`. Source: Biased Local SGD, Algorithm 1; docs/algorithms E.
     """
     momentum = _momentum(momentum, optimizer)
     given = settings(locals())
@@ -94,7 +94,7 @@ def biased_local_sgd(
     else:
         chosen = sampling.biased(
             local_steps=_steps_of(local_steps, batch_size),
-            d=d,
+            pool_factor=pool_factor,
             unified=sampler == "unified",
             pool_formula=pool_formula,
         )
@@ -117,21 +117,23 @@ def fed_nova(
     learning_rate: LearningRateLike,
     local_steps: Steps = "measured:32",
     momentum: float = 0.0,
-    mu: float = 0.0,
+    proximal: float = 0.0,
     server_momentum: float = 0.0,
 ) -> Strategy:
     """Local SGD with different numbers of steps, averaged per step: FedNova.
 
-    `momentum` is local to each worker; `mu`, given instead of it, is the weight of a
-    proximal term that pulls a worker back to the round's start; `server_momentum` is
-    the server's momentum. Source: `merge.fed_nova`.
+    `momentum` is local to each worker; `proximal` (mu), given instead of it, is the
+    weight of a proximal term that pulls a worker back to the round's start;
+    `server_momentum` is the server's momentum. Source: `merge.fed_nova`.
     """
     given = settings(locals())
     check_fraction(server_momentum=server_momentum)
-    merging = merge.fed_nova(momentum=momentum, mu=mu, server_momentum=server_momentum)
+    merging = merge.fed_nova(
+        momentum=momentum, proximal=proximal, server_momentum=server_momentum
+    )
     strategy = _rounds_of(merging, batch_size, learning_rate, local_steps, momentum)
-    if is_given(mu):
-        strategy = strategy._replace(local=local.proximal(mu=mu))
+    if is_given(proximal):
+        strategy = strategy._replace(local=local.proximal(proximal=proximal))
     return strategy._replace(settings=given, name="fed_nova")
 
 
@@ -143,7 +145,7 @@ def fed_acc(
     local_steps: Steps = "measured:32",
     momentum: float = 0.0,
     power: float = 1.0,
-    by_size: bool = False,
+    weight_by_share: bool = False,
     optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     """Local SGD that weights models by their accuracy on held-out data: FedAcc.
@@ -155,7 +157,7 @@ def fed_acc(
     """
     given = settings(locals())
     return _rounds_of(
-        merge.fed_acc(power=power, by_size=by_size),
+        merge.fed_acc(power=power, weight_by_share=weight_by_share),
         batch_size,
         learning_rate,
         local_steps,

@@ -20,22 +20,23 @@ def sweep(
         sweep(hj.sma(batch_size=64, learning_rate=0.1), {"local_steps": [1, 8]})
         -> {"sma, local_steps=1": Strategy(...), "sma, local_steps=8": Strategy(...)}
 
-    `base` is a strategy of one of hetjax's factories, of which the other arguments are
-    taken, or a function that returns a strategy. Values of an argument may have names
-    of their own: {"learning_rate": {"cosine": schedule, "0.1": 0.1}}. The first
+    `base` is a strategy made by one of hetjax's factories, which supplies the other
+    arguments, or a function that returns a strategy. An argument's values may be
+    named: {"learning_rate": {"cosine": schedule, "0.1": 0.1}}. The first
     argument varies slowest. The sweeps of several strategies can be joined, since names
     begin with that of the strategy: {**sweep(a, grid), **sweep(b, grid)}.
     `Comparison.pivot` shows the results as a table, pivot("strategy", "learning_rate")
     those of several strategies.
 
-    Errors: a ValueError for a name that is no argument, for no values, for two
-    strategies of the same name, and for two of the same parts, where an argument has no
-    effect, or only on a part of `base` that was replaced with `_replace`.
+    Errors: a ValueError for a name that is not an argument, for an empty list of
+    values, for two strategies of the same name, and for two of the same parts, where an
+    argument has no effect, or only on a part of `base` that was replaced with
+    `_replace`.
     """
     make = _factory_of(base) if isinstance(base, Strategy) else base
     named = {name: _named_values(name, values) for name, values in grid.items()}
     if not named:
-        raise ValueError("grid is empty: give arguments and their values")
+        raise ValueError("grid is empty: pass arguments and their values")
     _check_arguments(make, named)
     strategies: dict[str, Strategy] = {}
     for choice in itertools.product(*(values.items() for values in named.values())):
@@ -56,17 +57,17 @@ def sweep(
 
 
 def _factory_of(base: Strategy) -> Callable[..., Strategy]:
-    """What makes `base`; a ValueError if that is not known."""
+    """The factory of `base`; a ValueError if it is not known."""
     if base.factory is None:
         raise ValueError(
-            f"base is {base.name!r}, which no factory of hetjax made: give a function "
-            "that makes it from the arguments of grid"
+            f"base is {base.name!r}, which was not made by a factory of hetjax: pass a "
+            "function that makes it from the arguments of grid"
         )
     return base.factory
 
 
 def _check_effect(strategies: dict[str, Strategy]) -> None:
-    """A ValueError for two strategies of the same parts: the grid does not say how."""
+    """Raise a ValueError for two strategies of the same parts."""
     seen: dict[tuple[Any, ...], str] = {}
     for name, strategy in strategies.items():
         parts = tuple(checksum(getattr(strategy, part)) for part in PARTS)
@@ -80,7 +81,7 @@ def _check_effect(strategies: dict[str, Strategy]) -> None:
 
 
 def _named_values(argument: str, values: Any) -> dict[str, Any]:
-    """The values of an argument by their names, which differ."""
+    """The values of an argument by name; names are unique."""
     if isinstance(values, Mapping):
         named = {str(label): value for label, value in values.items()}
     elif isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
@@ -124,9 +125,9 @@ def _check_arguments(make: Callable[..., Strategy], given: Mapping[str, Any]) ->
 def _recorded(
     settings: dict[str, Any], labels: dict[str, str], values: dict[str, Any]
 ) -> dict[str, Any]:
-    """A strategy's settings, where functions have their names in the grid.
+    """A strategy's settings, in which functions have their names in the grid.
 
-    A factory's own record is kept: it may say more, such as what a preset chose.
+    A factory's own record wins: it may say more, such as a preset's choice.
     """
     own = {n: settings.get(n, plain_setting(v)) for n, v in values.items()}
     named = {n: labels[n] for n, v in values.items() if not _is_plain(v)}
@@ -134,7 +135,7 @@ def _recorded(
 
 
 def _is_plain(value: Any) -> bool:
-    """Is it a number, a text, nothing, or a tuple or list of these?"""
+    """Whether it is a number, a string, None, or a tuple or list of these."""
     if isinstance(value, tuple | list):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)

@@ -31,7 +31,7 @@ class _StrategyFields(NamedTuple):
     settings: dict[str, Any] = {}  # the factory's arguments, for records
     name: str = OWN
     output: str = ""  # the output layer that the task must train with; "": any
-    # makes it again, with other arguments if some are given; None: not by a factory
+    # makes it again, with other arguments if some are passed; None without a factory
     factory: Callable[..., "Strategy"] | None = None
 
 
@@ -50,16 +50,17 @@ class Strategy(_StrategyFields):
         return two_lines(f"Strategy {made if self.settings else own}", parts)
 
     def _replace(self, **parts: Any) -> "Strategy":
-        """The strategy with other parts, also in its records and from its factory.
+        """The strategy with other parts, also in its records and in its factory.
 
         `settings` get the name of a part, or its number. Errors: a ValueError for
-        another batch size beside the policy that gives out the present one.
+        another batch size if the policy, which dispatches the present one, stays.
         """
         other_size = parts.get("batch_size", self.batch_size) != self.batch_size
         if other_size and self.factory and "policy" not in parts:
             raise ValueError(
-                f"{self.name} gives out batches of {self.batch_size}, by its policy: "
-                "make it again with another batch_size, or replace policy, too"
+                f"the policy of {self.name} dispatches batches of {self.batch_size}: "
+                "make the strategy again with another batch_size, or replace policy, "
+                "too"
             )
         changed = {name: parts[name] for name in PARTS if name in parts}
         if changed and self.settings and "settings" not in parts:
@@ -83,7 +84,7 @@ class Strategy(_StrategyFields):
 
 
 def _record_of(part: Any) -> Any:
-    """A part's number, or the name of what made it."""
+    """A part's number, or the name of its factory."""
     if isinstance(part, Merge | LocalUpdate | Policy | Sampler):
         whole = {Merge: "apply", LocalUpdate: "step"}.get(type(part), "init")
         return maker(getattr(part, whole))
@@ -95,13 +96,13 @@ def _record_of(part: Any) -> Any:
 def _with_parts(
     make: Callable[..., Strategy], parts: dict[str, Any]
 ) -> Callable[..., Strategy]:
-    """A factory whose strategies have these parts, but for those that it is given."""
+    """A factory whose strategies have these parts, except those passed to it."""
 
     @functools.wraps(make)
     def made(*args: Any, **kwargs: Any) -> Strategy:
         if "batch_size" in kwargs and "policy" in parts:
             raise ValueError(
-                "batch_size is given out by the policy, which was replaced: give a "
+                "batch_size is dispatched by the policy, which was replaced: pass a "
                 "function that makes both"
             )
         here = {name: part for name, part in parts.items() if name not in kwargs}

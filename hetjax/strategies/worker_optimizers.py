@@ -25,10 +25,11 @@ def local_rule(
 ) -> tuple[LocalUpdate, LearningRateLike]:
     """Return the local update, `usual` without an optimizer, and the learning rate.
 
-    With the learning rate inside the optimizer, the strategy's is 1; what a strategy
-    does to learning rates, such as scaling them with batch sizes, multiplies the
-    optimizer's. `others` are settings that SGD has and an optimizer has itself.
-    Errors: a ValueError for none of both learning rates, both, or one of `others`.
+    With the learning rate inside the optimizer, the strategy's is 1; a strategy's
+    changes of learning rates, such as scaling them with batch sizes, multiply the
+    optimizer's. `others` are settings of SGD that an optimizer has itself. Errors: a
+    ValueError if both learning rates or neither are given, or one of `others` with an
+    optimizer.
     """
     check_not_negative(**others)
     if optimizer is None:

@@ -195,11 +195,14 @@ SETTINGS = [
     ("local_sgd", {"momentum": 0.5, "weight_decay": 0.01}),
     ("async_sgd", {"server_momentum": 0.5, "weight_decay": 0.1}),
     ("eamsgd", {"momentum": 0.5, "lr_decay": 0.1}),
-    ("fed_nova", {"mu": 0.1}),
+    ("fed_nova", {"proximal": 0.1}),
     ("hier_sgd", {"gammas": (0.3, 0.2)}),
     ("downpour", {"server_learning_rate": 0.05}),
     ("magma_async_sgd", {"server_momentum": 0.8}),
-    ("adaptive_sgd", {"delta": 0.05, "merge_momentum": 0.5, "pert_thr": 0.2}),
+    (
+        "adaptive_sgd",
+        {"delta": 0.05, "merge_momentum": 0.5, "perturbation_threshold": 0.2},
+    ),
 ]
 
 

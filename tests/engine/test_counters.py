@@ -209,7 +209,9 @@ def test_a_merge_that_averages_counters_too():
     def init(params, model_state=()):
         return floats((params, model_state))
 
-    own = merge.Merge(init, apply, lambda state: state, broadcasts=True)
+    own = merge.Merge(
+        init, apply, lambda state: state, properties=merge.MergeProperty.BROADCASTS
+    )
     policy = schedule.asynchronous(batch_size=4, max_staleness=1)
     strategy = averaging(policy=policy, merge=own, batch_size=4, learning_rate=0.1)
     history = train(strategy, machine(1.0, 3.0), 12.0)

@@ -167,7 +167,7 @@ def test_an_error_of_a_comparison_s_callback_has_the_histories():
     "strategy",
     [
         hj.ad_psgd(batch_size=4, learning_rate=0.1),
-        hj.downpour(batch_size=4, learning_rate=0.1, wait=True),
+        hj.downpour(batch_size=4, learning_rate=0.1, blocking=True),
         SMA,
     ],
     ids=lambda s: s.name,

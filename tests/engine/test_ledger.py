@@ -42,7 +42,7 @@ def strategies(batch_size=2):
         "sync_sgd": hj.sync_sgd(**common),
         "elastic_sgd": hj.elastic_sgd(local_steps=2, **common),
         "sma": hj.sma(**common),
-        "sma, blocking": hj.sma(overlap=False, local_steps=2, **common),
+        "sma, blocking": hj.sma(blocking=True, local_steps=2, **common),
         "adaptive_sgd": hj.adaptive_sgd(
             batch_size=4, min_batch_size=1, beta=1.0, learning_rate=0.1, mega_batch=12
         ),

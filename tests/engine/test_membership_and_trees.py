@@ -293,7 +293,7 @@ def test_a_replica_has_the_buffers_of_its_merge():
         return base.apply(state, replicas, stats, op)
 
     spying = base._replace(apply=apply)
-    strategy = averaging(merge=spying, local=local.proximal(mu=0.5))
+    strategy = averaging(merge=spying, local=local.proximal(proximal=0.5))
     history = train(machine(1.0), strategy, 2.0, num_evals=2, task=counting_task())
     assert seen.keys() == {"angle", "round_start"}
     assert column(history, "w") == [0, 1, 2]

@@ -24,7 +24,7 @@ def parabola():
 TASK = parabola()
 
 
-def own_average(*, broadcasts):
+def own_average(properties):
     """As the how-to page writes a merge: it only replaces the parameters."""
 
     def apply(state, replicas, stats, op):
@@ -32,7 +32,7 @@ def own_average(*, broadcasts):
         return (mean, state[1]), tuple(r._replace(params=mean) for r in replicas)
 
     return hj.merge.Merge(
-        lambda *model: model, apply, lambda state: state, broadcasts=broadcasts
+        lambda *model: model, apply, lambda state: state, properties=properties
     )
 
 
@@ -54,8 +54,8 @@ def deltas():
 
 MERGES = {
     "average": hj.merge.average(),
-    "own": own_average(broadcasts=True),
-    "own without the flag": own_average(broadcasts=False),
+    "own": own_average(hj.merge.MergeProperty.BROADCASTS),
+    "own without the flag": own_average(hj.merge.MergeProperty(0)),
     "deltas": deltas(),
 }
 ROUNDS = 12
@@ -67,7 +67,7 @@ def check_halving(merge, on, seconds):
     The first step leads from w_start to (1 + w_start) / 2, and the second stays there.
     """
     policy = hj.schedule.rounds(local_steps=2, batch_size=2)
-    strategy = hj.Strategy(policy, hj.local.proximal(mu=1.0), merge, 2, 0.5)
+    strategy = hj.Strategy(policy, hj.local.proximal(proximal=1.0), merge, 2, 0.5)
     history = hj.train(
         TASK,
         counting_data(),

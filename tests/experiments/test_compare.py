@@ -337,7 +337,7 @@ ERRORS = {
         ["--set=sma.local_steps=2.5"],
         "'2.5' is not of the setting's type (int)",
     ),
-    "set truth": (["--set=sma.overlap=1"], "is not of the setting's type"),
+    "set truth": (["--set=sma.blocking=1"], "is not of the setting's type"),
     "set value": (
         ["--set=adaptive_sgd.bound=cut"],
         "adaptive_sgd: bound='cut': choose",

@@ -45,7 +45,7 @@ def test_eamsgd_nesterov_without_momentum_is_sgd():
 def test_proximal_is_pulled_to_the_start():
     """w <- w - eta (g + mu (w - start)), with a fixed start."""
     start, mu = random_tree(7), 0.8
-    replica = train(local.proximal(mu=mu), RATES, carry={"round_start": start})
+    replica = train(local.proximal(proximal=mu), RATES, carry={"round_start": start})
     chex.assert_trees_all_equal(replica.carry["round_start"], start)
 
     def leaf(w, s, *targets):
@@ -60,7 +60,7 @@ def test_proximal_is_pulled_to_the_start():
 
 
 @pytest.mark.parametrize(
-    "local_update", [local.eamsgd_nesterov(momentum=0.9), local.proximal(mu=0.5)]
+    "local_update", [local.eamsgd_nesterov(momentum=0.9), local.proximal(proximal=0.5)]
 )
 def test_bfloat16_stays_bfloat16(local_update):
     carry = {"round_start": random_tree(0, jnp.bfloat16)}
@@ -154,7 +154,7 @@ def test_buffers_begin_at_zero_except_the_round_start():
 )
 def test_a_merge_s_own_buffers_are_not_touched(requires):
     assert local.with_buffers(local.sgd(), requires) is local.sgd()
-    assert local.kept_buffers(local.sgd(), requires) == ()
+    assert local.step_buffers(local.sgd(), requires) == ()
 
 
 def test_the_sum_is_of_the_last_gradient_of_a_step():

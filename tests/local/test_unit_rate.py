@@ -174,5 +174,7 @@ def test_an_optimizer_without_a_rate_of_its_own_may_be_injected():
 
 def test_what_is_no_optimizer_is_named():
     for thing in (optax.adam, "adam"):
-        with pytest.raises(ValueError, match="mine: .*adam.* is no optax optimizer"):
+        with pytest.raises(
+            ValueError, match="mine: .*adam.* is not an optax optimizer"
+        ):
             unit_rate.check_unit_rate(thing, "mine")

@@ -59,13 +59,15 @@ def norms(tau, rho=0.0, mu=0.0, eta=0.0):
     return total
 
 
-@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"mu": 0.7}, {"mu": 1e-4}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"momentum": 0.9}, {"proximal": 0.7}, {"proximal": 1e-4}]
+)
 @pytest.mark.parametrize("eta", [0.1, 0.5])
 def test_norms_are_the_sums_of_local_steps(settings, eta):
     """With a constant gradient g, tau steps lead to -eta ||a|| g; also the weights."""
     rule = local.sgd(momentum=settings.get("momentum", 0.0))
-    if "mu" in settings:
-        rule = local.proximal(mu=settings["mu"])
+    if "proximal" in settings:
+        rule = local.proximal(proximal=settings["proximal"])
     tau, g = (1, 3, 8), jnp.float32(2.0)
     moves = []
     for local_steps in tau:
@@ -74,7 +76,7 @@ def test_norms_are_the_sums_of_local_steps(settings, eta):
         for _ in range(local_steps):
             replica, _ = rule.step(replica, None, eta, lambda *_: (jnp.zeros(1), (), g))
         moves.append(float(replica.params))
-    rho, mu = settings.get("momentum", 0.0), settings.get("mu", 0.0)
+    rho, mu = settings.get("momentum", 0.0), settings.get("proximal", 0.0)
     a = [norms(local_steps, rho, mu, eta) for local_steps in tau]
     np.testing.assert_allclose(moves, [-eta * a_i * 2.0 for a_i in a], rtol=1e-5)
     # each member moves equally per step, and FedNova moves by tau_eff of these
@@ -113,8 +115,8 @@ def test_fed_nova_zeroes_its_members_momentum():
 
 
 def test_momentum_and_mu_exclude_each_other():
-    with pytest.raises(ValueError, match="momentum or mu"):
-        merge.fed_nova(momentum=0.9, mu=0.1)
+    with pytest.raises(ValueError, match="momentum or proximal"):
+        merge.fed_nova(momentum=0.9, proximal=0.1)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,10 @@ def test_momentum_and_mu_exclude_each_other():
         ({}, (0.2, 0.8, 0.0)),
         ({"power": 2.0}, (1 / 17, 16 / 17, 0.0)),
         ({"power": 0.0}, (0.5, 0.5, 0.0)),
-        ({"by_size": True}, (0.6 / 1.0, 0.4 / 1.0, 0.0)),  # .2 .6 and .8 .1, over .2
+        (
+            {"weight_by_share": True},
+            (0.6 / 1.0, 0.4 / 1.0, 0.0),
+        ),  # .2 .6 and .8 .1, over .2
     ],
 )
 def test_fed_acc_weights(settings, expected):

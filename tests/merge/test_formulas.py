@@ -270,7 +270,7 @@ def test_settings_under_vmap():
     [
         lambda a: merge.sma(alpha=a),
         lambda a: merge.average(momentum=a),
-        lambda a: merge.normalized(momentum=a, delta=a, pert_thr=9.0),
+        lambda a: merge.normalized(momentum=a, delta=a, perturbation_threshold=9.0),
         lambda a: merge.fed_nova(server_momentum=a),
         lambda a: merge.replica_mean(alpha=a),
     ],
@@ -322,7 +322,7 @@ def test_fed_nova_s_weights_at_a_momentum_near_one():
 
 
 def test_weights_unchanged_by_delta_are_not_counted():
-    merging = merge.normalized(delta=0.0, pert_thr=1e9)
+    merging = merge.normalized(delta=0.0, perturbation_threshold=1e9)
     state = merging.init(jnp.ones(2))
     replicas = (cases.Replica(jnp.ones(2)),) * 2
     state, _ = merging.apply(state, replicas, merge.stats([3, 1]))

@@ -22,20 +22,22 @@ class Row(NamedTuple):
     merge: merge.Merge
     op: MergeOp = PUSH_FETCH
     order: bool = True  # the members' order is irrelevant
-    consensus: bool = True  # replicas that equal the centre leave it, exactly
+    consensus: bool = True  # replicas that equal the center leave it, exactly
     mean: bool = True  # identical members give their own model, exactly
     conserved: bool = False  # centre + sum of replicas (and what is pending) stays
-    # a member without updates is ignored and continues from the centre ("broadcasts"),
+    # a member without updates is ignored and continues from the center ("broadcasts"),
     # stays as it was ("stays"), or may do either ("either"); "counts": members without
     # updates take part
     inactive: str = "broadcasts"
     empty: bool = True  # a merge without active members changes no model
-    statistics: bool = True  # a reset copies the centre's model state, too
+    statistics: bool = True  # a reset copies the center's model state, too
 
 
 def perturbed(**settings):
     """Normalized merging whose weights do not sum to one."""
-    return Row(merge.normalized(pert_thr=ALWAYS, **settings), consensus=False)
+    return Row(
+        merge.normalized(perturbation_threshold=ALWAYS, **settings), consensus=False
+    )
 
 
 def pulled(*, mean=True, conserved=False, **settings):
@@ -57,13 +59,17 @@ TABLE = {
     ),
     "average momentum": Row(merge.average(momentum=0.9)),
     "average reset": Row(merge.average(reset=True)),
-    "normalized": Row(merge.normalized(pert_thr=NEVER)),
-    "normalized updates": Row(merge.normalized(weights="local_steps", pert_thr=NEVER)),
-    "normalized no delta": Row(merge.normalized(delta=0.0, pert_thr=ALWAYS)),
+    "normalized": Row(merge.normalized(perturbation_threshold=NEVER)),
+    "normalized updates": Row(
+        merge.normalized(weights="local_steps", perturbation_threshold=NEVER)
+    ),
+    "normalized no delta": Row(
+        merge.normalized(delta=0.0, perturbation_threshold=ALWAYS)
+    ),
     "perturbed": perturbed(),
     "perturbed updates_x_batch": perturbed(weights="local_steps_x_batch", momentum=0.0),
-    "perturbed rms": perturbed(reg_measure="rms"),
-    "perturbed rms_per_leaf": perturbed(reg_measure="rms_per_leaf"),
+    "perturbed rms": perturbed(norm="rms"),
+    "perturbed rms_per_leaf": perturbed(norm="rms_per_leaf"),
     "gradient": Row(merge.gradient_aggregation()),
     "gradient momentum": Row(merge.gradient_aggregation(optax.sgd(1.0, 0.9))),
     # its first step is the sign of the gradient: the mean is lost
@@ -90,8 +96,8 @@ TABLE = {
     "fed_nova": Row(merge.fed_nova()),
     "fed_nova momentum": Row(merge.fed_nova(momentum=0.9, server_momentum=0.9)),
     # (1 - (1 - mu)) / mu is 1 but for rounding
-    "fed_nova proximal": Row(merge.fed_nova(mu=0.1), mean=False),
-    "fed_acc": Row(merge.fed_acc(power=2.0, by_size=True)),
+    "fed_nova proximal": Row(merge.fed_nova(proximal=0.1), mean=False),
+    "fed_acc": Row(merge.fed_acc(power=2.0, weight_by_share=True)),
     "fed_adp": Row(merge.fed_adp(), mean=False),  # e^f / sum e^f rounds
     "elastic": alone(merge.easgd(), inactive="stays", conserved=True),
     "downpour": alone(merge.downpour(), MergeOp.PUSH),
@@ -147,7 +153,8 @@ class Case:
         self.params = cases.random(rng, cases.SHAPES)
         self.model_state = cases.random(rng, cases.STATE)
         self.fresh = self.merge.init(self.params, self.model_state)
-        buffers = {"requires": self.merge.requires, "broadcasts": self.merge.broadcasts}
+        broadcasts = merge.MergeProperty.BROADCASTS in self.merge.properties
+        buffers = {"requires": self.merge.requires, "broadcasts": broadcasts}
         self.replicas = tuple(cases.random_replica(rng, **buffers) for _ in UPDATES)
         self.stats = cases.make_stats(UPDATES, server_steps=3)
         self.after = self.apply(self.fresh, self.replicas, self.stats)
@@ -164,7 +171,7 @@ def worker_order_is_irrelevant(case):
 
 def consensus_is_an_exact_fixed_point(case):
     replica = cases.agreeing_replica(case.params, case.model_state, case.merge.requires)
-    if case.merge.broadcasts:
+    if merge.MergeProperty.BROADCASTS in case.merge.properties:
         replica.carry["round_start"] = case.params
     replicas = (replica,) * len(UPDATES)
     state, after = case.apply(case.fresh, replicas, case.stats)
@@ -246,7 +253,7 @@ def the_sum_of_centre_and_replicas_is_conserved(case):
         stats = cases.make_stats(updates, server_steps=3)
         state, replicas = case.apply(case.fresh, case.replicas, stats)
         cases.assert_close(total(state, replicas), total(case.fresh, case.replicas))
-        # but the centre moved
+        # but the center moved
         moved = state.center["layer"]["vector"] - case.fresh.center["layer"]["vector"]
         assert np.abs(moved).min() > 0.01
 
@@ -300,7 +307,7 @@ class LawsTest(chex.TestCase):
         members = 16  # a power of two: weights and float32 sums are exact
         rng = np.random.default_rng(0)
         x = jnp.asarray(rng.normal(size=20), jnp.bfloat16)
-        # the centre starts at zero: a gradient -x at learning rate 1 leads to x, too
+        # the center starts at zero: a gradient -x at learning rate 1 leads to x, too
         carry = {"prev_params": x, "grad_sum": -x, "angle": jnp.zeros(2)}
         replica = cases.Replica(x, x, (), carry)
         even = np.ones(members)

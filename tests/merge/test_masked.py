@@ -23,7 +23,10 @@ def median():
         return (middle, state[1]), tuple(r._replace(params=middle) for r in replicas)
 
     return merge.Merge(
-        lambda *model: model, apply, model=lambda state: state, broadcasts=True
+        lambda *model: model,
+        apply,
+        model=lambda state: state,
+        properties=merge.MergeProperty.BROADCASTS,
     )
 
 
@@ -134,8 +137,8 @@ def rounds_of():
 def test_a_merge_s_own_buffer():
     merging, rule = rounds_of(), local.sgd()
     local.check_buffers(rule, merging.requires)
-    assert local.kept_buffers(rule, merging.requires) == ()
-    assert local.own_buffers((*merging.requires, "mailbox")) == ("rounds", "mailbox")
+    assert local.step_buffers(rule, merging.requires) == ()
+    assert local.merge_buffers((*merging.requires, "mailbox")) == ("rounds", "mailbox")
     replica = local.new_replica(rule, jnp.ones(3), requires=merging.requires)
     assert replica.carry == {"rounds": 0.0}
     state = merging.init(jnp.ones(3), ())

@@ -12,7 +12,7 @@ import hetjax as hj
 from hetjax.engine.programs.task_programs import Programs, fetch_fn, merge_fn
 from hetjax.machine.types import PUSH_FETCH, MergeAction, MergeOp, WorkerInfo
 from hetjax.merge.merge_traffic import exchange_of
-from hetjax.merge.types import WorkerStats
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.real.dry_run import dry_run
 

@@ -13,6 +13,7 @@ from quick import quick, quick_if
 from test_laws import APPLY, TABLE
 
 from hetjax import merge
+from hetjax.merge import MergeProperty
 from hetjax.merge.group import unstacked
 
 pytestmark = pytest.mark.usefixtures("cpu_alone")
@@ -71,12 +72,18 @@ def on_mesh(body, per_device):
     return run
 
 
+def on_tuples(merging):
+    """The merge as one that was not written for groups."""
+    properties = merging.properties & ~MergeProperty.TAKES_GROUPS
+    return merging._replace(properties=properties)
+
+
 @cache
 def applied(name, layout):
     """(state, replicas, stats) -> (state, replicas), along the axis."""
     per_device, grouped = LAYOUTS[layout]
     row = TABLE[name]
-    merging = row.merge if grouped else row.merge._replace(takes_groups=False)
+    merging = row.merge if grouped else on_tuples(row.merge)
     along = merge.over_axis(merging, "workers")
 
     def body(whole, replicas):
@@ -110,7 +117,7 @@ class Case:
                 FULL,
                 {},
                 requires=merging.requires,
-                broadcasts=merging.broadcasts,
+                broadcasts=MergeProperty.BROADCASTS in merging.properties,
             )
             for _ in steps
         )
@@ -170,7 +177,7 @@ class TestLaws:
         case = Case(name)
         merging = TABLE[name].merge
         replica = cases.agreeing_replica(case.params, case.state, merging.requires)
-        if merging.broadcasts:
+        if MergeProperty.BROADCASTS in merging.properties:
             replica.carry["round_start"] = case.params
         state, after = applied(name, layout)(case.fresh, (replica,) * N, case.stats)
         for r in (*after, replica):
@@ -232,7 +239,11 @@ def each_device(name, holds, states, replicas, stats):
 @pytest.mark.parametrize(
     "name",
     quick(
-        [n for n, row in TABLE.items() if row.merge.takes_groups],
+        [
+            n
+            for n, row in TABLE.items()
+            if MergeProperty.TAKES_GROUPS in row.merge.properties
+        ],
         *CHOSEN,
     ),
     scope="class",

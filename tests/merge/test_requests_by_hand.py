@@ -46,7 +46,7 @@ def test_a_missing_buffer_is_named_with_its_remedy(name):
     bare = (hj.Replica(PARAMS), hj.Replica(PARAMS))
     with pytest.raises(ValueError, match=words + remedy):
         merging.apply(state, bare, stats)
-    if merging.takes_groups:
+    if merge.MergeProperty.TAKES_GROUPS in merging.properties:
         with pytest.raises(ValueError, match=words + remedy):
             merging.apply(state, merge.Group(bare), stats)
     merging.apply(state, made(merging), stats)  # the remedy works
@@ -275,7 +275,7 @@ SIZES = {"number": "of at least 0", "wrong": (-1, np.float32(-1), NAN)}
         (merge.average, "momentum", FRACTIONS),
         (merge.normalized, "momentum", FRACTIONS),
         (merge.normalized, "delta", SIZES),
-        (merge.normalized, "pert_thr", SIZES),
+        (merge.normalized, "perturbation_threshold", SIZES),
         (merge.sma, "momentum", FRACTIONS),
         (merge.sma, "alpha", SIZES),
         (merge.sma, "beta", SIZES),
@@ -287,7 +287,7 @@ SIZES = {"number": "of at least 0", "wrong": (-1, np.float32(-1), NAN)}
         (merge.hierarchical, "gamma", SIZES),
         (merge.fed_nova, "momentum", FRACTIONS),
         (merge.fed_nova, "server_momentum", FRACTIONS),
-        (merge.fed_nova, "mu", SIZES),
+        (merge.fed_nova, "proximal", SIZES),
         (merge.fed_acc, "power", SIZES),
         (merge.fed_adp, "alpha", SIZES),
     ],

@@ -11,10 +11,15 @@ from test_laws import TABLE
 
 from hetjax import tree
 from hetjax.engine.programs.task_programs import applied
+from hetjax.merge import MergeProperty
 from hetjax.merge.counters import counters_of, counting, places_of
 from hetjax.merge.group import Group, unstacked
 
-GROUPED = tuple(name for name, row in TABLE.items() if row.merge.takes_groups)
+GROUPED = tuple(
+    name
+    for name, row in TABLE.items()
+    if MergeProperty.TAKES_GROUPS in row.merge.properties
+)
 UPDATES = (3, 5, 2, 4)
 SOME = (3, 0, 5, 4)
 
@@ -49,7 +54,7 @@ def members(merging, steps, model_state=cases.STATE, seed=0):
             FULL,
             model_state,
             requires=merging.requires,
-            broadcasts=merging.broadcasts,
+            broadcasts=MergeProperty.BROADCASTS in merging.properties,
         )
         for _ in steps
     )

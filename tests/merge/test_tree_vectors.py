@@ -8,8 +8,8 @@ import pytest
 
 from hetjax import merge
 from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.merge.members import reset_to
 from hetjax.merge.sma import SmaState
-from hetjax.merge.types import reset_to
 
 
 def close(actual, expected):

@@ -35,7 +35,7 @@ def normalized_state(w, w_p):
 @pytest.mark.parametrize(
     ("settings", "expected", "met"),
     # .308 + .26 2 + .24 3 + .198 4 + .9 (2 - 1.5); the default forbids perturbing
-    [({"pert_thr": 10.0}, 2.79, True), ({}, 2.85, False)],
+    [({"perturbation_threshold": 10.0}, 2.79, True), ({}, 2.85, False)],
 )
 def test_the_vector_of_normalized_merging(settings, expected, met):
     merging = merge.normalized(**settings)
@@ -86,7 +86,7 @@ NORMALIZED = [
 
 @pytest.mark.parametrize(("settings", "u", "b", "expected", "changed"), NORMALIZED)
 def test_normalized_weights(settings, u, b, expected, changed):
-    merging = merge.normalized(pert_thr=ALWAYS, **settings)
+    merging = merge.normalized(perturbation_threshold=ALWAYS, **settings)
     weights, state = cases.weights_of(merging, cases.make_stats(u, batch_size=b))
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
     # the condition holds for all of these models, whether the weights change or not
@@ -94,7 +94,7 @@ def test_normalized_weights(settings, u, b, expected, changed):
 
 
 def test_the_counters_count_merges():
-    merging = merge.normalized(pert_thr=ALWAYS)
+    merging = merge.normalized(perturbation_threshold=ALWAYS)
     replicas = (cases.Replica(jnp.ones(2)),) * 2
     state = merging.init(jnp.ones(2), ())
     for updates in ((1, 1), (2, 1), (3, 3), (1, 4), (0, 0)):
@@ -112,7 +112,7 @@ def test_regularisation_measures(measure, value, met):
     large = {"a": jnp.array([3.0]), "b": jnp.zeros(7).at[2].set(4.0)}
     small = jax.tree.map(jnp.zeros_like, large)
     threshold = value * (1.001 if met else 0.999)
-    merging = merge.normalized(reg_measure=measure, pert_thr=threshold)
+    merging = merge.normalized(norm=measure, perturbation_threshold=threshold)
     replicas = (cases.Replica(small), cases.Replica(large))  # all must be below
     state = merging.init(small, ())
     state, _ = merging.apply(state, replicas, cases.make_stats((2, 1)))
@@ -258,7 +258,9 @@ ORACLES = {
     ),
     **{
         f"normalized {rule}": (
-            merge.normalized(weights=rule, pert_thr=ALWAYS, delta=0.2, momentum=0.7),
+            merge.normalized(
+                weights=rule, perturbation_threshold=ALWAYS, delta=0.2, momentum=0.7
+            ),
             normalized_oracle(rule, 0.7, 0.2),
         )
         for rule in ("paper", "local_steps", "local_steps_x_batch")
@@ -340,7 +342,7 @@ def run(merging, rounds, rng):
 
 def test_normalized_with_equal_updates_is_elastic_averaging():
     even = cases.make_stats((4, 4, 4), batch_size=(8, 8, 8))
-    adaptive = merge.normalized(momentum=0.9, pert_thr=ALWAYS)
+    adaptive = merge.normalized(momentum=0.9, perturbation_threshold=ALWAYS)
     easgd = merge.average(momentum=0.9)
     centers = [run(m, [even] * 3, np.random.default_rng(0)) for m in (adaptive, easgd)]
     cases.assert_close(*centers)
@@ -412,7 +414,7 @@ def test_sma_without_pull_leaves_replica_and_centre_alone():
     [
         (lambda: merge.average(weights="size"), "size.*batch_size"),
         (lambda: merge.normalized(weights="equal"), "equal.*paper"),
-        (lambda: merge.normalized(reg_measure="l2"), "l2.*rms"),
+        (lambda: merge.normalized(norm="l2"), "l2.*rms"),
     ],
 )
 def test_errors_for_unknown_names_list_the_known(make, words):

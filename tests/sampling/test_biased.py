@@ -35,7 +35,7 @@ def with_losses(sampler, state, losses, worker=0):
     ],
 )
 def test_formulas(formula, slow):
-    _, state = start((32, 8, 24), pool_formula=formula, d=1.25)
+    _, state = start((32, 8, 24), pool_formula=formula, pool_factor=1.25)
     # the slow ones share by their steps, 8 : 24; the fast one has N / m
     assert state.counts == (round(640 / 3), round(slow / 4), round(slow * 3 / 4))
     assert state.pool == round(1.25 * slow)
@@ -61,10 +61,10 @@ def test_the_papers_na_cells(tau, valid):
     """Tables 4, 9 and 10: N/A where the pool is all of the data, or more."""
     for d in (2, 4, 8, 16, 32):
         if d in valid:
-            assert start(tau, d=d)[1].pool < N
+            assert start(tau, pool_factor=d)[1].pool < N
             continue
-        with pytest.raises(ValueError, match="give a smaller d"):
-            start(tau, d=d)
+        with pytest.raises(ValueError, match="give a smaller pool_factor"):
+            start(tau, pool_factor=d)
 
 
 @pytest.mark.parametrize("formula", ["work", "ratio"])
@@ -73,10 +73,10 @@ def test_the_other_formulas_have_as_many_cells(formula, tau, number):
     """docs/algorithms E.3: they fit the tables if a pool of all examples is allowed."""
     for k, d in enumerate((2, 4, 8, 16, 32)):
         if k < number:
-            assert start(tau, d=d, pool_formula=formula)[1].pool <= N
+            assert start(tau, pool_factor=d, pool_formula=formula)[1].pool <= N
             continue
-        with pytest.raises(ValueError, match="give a smaller d"):
-            start(tau, d=d, pool_formula=formula)
+        with pytest.raises(ValueError, match="give a smaller pool_factor"):
+            start(tau, pool_factor=d, pool_formula=formula)
 
 
 def test_without_d_the_pool_is_two_if_that_fits():
@@ -101,7 +101,7 @@ def test_equal_workers_are_all_fast():
 @pytest.mark.parametrize("unified", [False, True])
 def test_a_slow_worker_gets_the_highest_losses_of_a_pool(seed, unified):
     """Loss = row number. The 40 highest of a random pool of 160 rows out of 640."""
-    sampler, state = start((32, 4), d=4, seed=seed, unified=unified)
+    sampler, state = start((32, 4), pool_factor=4, seed=seed, unified=unified)
     state = with_losses(sampler, state, np.arange(N, dtype=np.float32))
     _, drawn = sampler.draw(state, 1, 40)
     assert len(set(drawn.tolist())) == 40
@@ -113,7 +113,7 @@ def test_a_slow_worker_gets_the_highest_losses_of_a_pool(seed, unified):
 
 def test_a_pool_of_all_but_one_gives_nearly_the_highest():
     """d n_S = 639 of 640: the highest 40, or all but one of the highest 41."""
-    sampler, state = start((32, 4), d=639 / 40)
+    sampler, state = start((32, 4), pool_factor=639 / 40)
     state = with_losses(sampler, state, np.arange(N, dtype=np.float32))
     _, drawn = sampler.draw(state, 1, 40)
     assert set(drawn.tolist()) <= set(range(599, 640))
@@ -121,7 +121,7 @@ def test_a_pool_of_all_but_one_gives_nearly_the_highest():
 
 def test_losses_never_seen_come_first_and_in_random_order():
     """32 of 640 were never seen, and the pool is all but one: 31 of them at least."""
-    sampler, state = start((32, 4), d=639 / 40)
+    sampler, state = start((32, 4), pool_factor=639 / 40)
     seen = np.arange(32, N)
     state = sampler.observe(state, 0, seen, np.full(len(seen), 1e30, np.float32))
     _, drawn = sampler.draw(state, 1, 40)
@@ -134,7 +134,7 @@ def test_ties_are_random():
     """With all losses equal the draw is uniform: no end of the rows is preferred."""
     means = []
     for seed in range(30):
-        sampler, state = start((32, 4), d=8, seed=seed)
+        sampler, state = start((32, 4), pool_factor=8, seed=seed)
         state = with_losses(sampler, state, np.ones(N, np.float32))
         means.append(sampler.draw(state, 1, 40)[1].mean())
     # of 40 uniform rows: standard deviation 640 / sqrt(12 * 40) = 29, / sqrt(30) = 5.3
@@ -285,10 +285,13 @@ def test_one_seed_one_order(seed):
     ("settings", "message"),
     [
         ({"pool_formula": "half"}, "pool_formula='half': choose one of steps, work"),
-        ({"d": 0.5}, "d=0.5: give a number of at least 1"),
-        ({"d": float("inf")}, "d=inf: give"),
-        ({"d": float("nan")}, "d=nan: give"),
-        ({"d": 4, "tau": (32, 16)}, "a pool of 640, which is not below the 640"),
+        ({"pool_factor": 0.5}, "pool_factor=0.5: give a number of at least 1"),
+        ({"pool_factor": float("inf")}, "pool_factor=inf: give"),
+        ({"pool_factor": float("nan")}, "pool_factor=nan: give"),
+        (
+            {"pool_factor": 4, "tau": (32, 16)},
+            "a pool of 640, which is not below the 640",
+        ),
         ({"tau": (32, 0)}, "local_steps=.*: every entry must be positive"),
         ({"num_examples": 1}, "biased: 1 examples for 2 workers"),
         ({"num_examples": 0}, "biased: 0 examples for 2 workers"),

@@ -204,7 +204,7 @@ TABLE = {
     "asynchronous_scaled": Row(FREE(scaling=LINEAR, window=1000), never),
     "downpour": Row(downpour(batch_size=B_MAX, push_every=2, fetch_every=3), never),
     "downpour_that_waits": Row(
-        downpour(batch_size=B_MAX, push_every=2, fetch_every=3, wait=True), never
+        downpour(batch_size=B_MAX, push_every=2, fetch_every=3, blocking=True), never
     ),
     "downpour_eager": Row(downpour(batch_size=B_MAX), never),
     "magma_async": Row(magma_async(batch_size=B_MAX), master),

@@ -70,7 +70,7 @@ def test_settings_are_recorded(name):
             {"reset_momentum": True, "aggregation": "fed_acc"},
             "reset_momentum=True: fed_acc keeps",
         ),
-        ("downpour", {"wait": True, "push_every": 0}, "push_every=0: give a whole"),
+        ("downpour", {"blocking": True, "push_every": 0}, "push_every=0: give a whole"),
         ("eamsgd", {"lr_decay": -0.1}, "lr_decay=-0.1: give a number of at least 0"),
         ("eamsgd", {"lr_decay_power": -1.0}, "lr_decay_power=-1.0: give a number of"),
         ("adaptive_sgd", {"order": "random"}, "order='random': choose one of"),
@@ -86,7 +86,7 @@ def test_settings_are_recorded(name):
         ("adaptive_sgd", {"scale_every": 0}, "scale_every=0"),
         ("adaptive_sgd", {"bound": "cut"}, "bound='cut': choose one of"),
         ("adaptive_sgd", {"weights": "fair"}, "weights='fair': choose one of"),
-        ("adaptive_sgd", {"reg_measure": "l1"}, "reg_measure='l1': choose one of"),
+        ("adaptive_sgd", {"norm": "l1"}, "norm='l1': choose one of"),
         # larger batches for slower workers: sizes would diverge
         ("adaptive_sgd", {"beta": -1.0}, "beta=-1.0: give a number of at least 0"),
         (

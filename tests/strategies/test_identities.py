@@ -67,7 +67,7 @@ def test_momentum_of_one_worker_is_the_optimizer_s_of_synchronous_sgd():
 
 
 def sma_without_pull(wrap):
-    strategy = hetjax.sma(batch_size=8, learning_rate=0.2, alpha=1.0, overlap=False)
+    strategy = hetjax.sma(batch_size=8, learning_rate=0.2, alpha=1.0, blocking=True)
     return strategy._replace(merge=wrap(merge.sma(momentum=0.9, alpha=0.0)))
 
 
@@ -111,7 +111,7 @@ def test_sma_without_momentum_is_synchronous_elastic_averaging(alpha):
             learning_rate=learning_rate,
             merge_momentum=0.0,
             alpha=alpha,
-            overlap=False,
+            blocking=True,
         ),
         preset("v100x4"),
     )
@@ -123,16 +123,16 @@ def test_sma_without_momentum_is_synchronous_elastic_averaging(alpha):
     np.testing.assert_allclose(flat(history.params), center, **TOLERANCE)
 
 
-def test_overlap_changes_seconds_and_no_numbers():
+def test_blocking_changes_seconds_and_no_numbers():
     """The same sequence of models, only earlier."""
     machine = three_workers(noise=0.0)
     overlapped, waiting = (
         train(
-            hetjax.sma(batch_size=8, learning_rate=0.2, overlap=overlap),
+            hetjax.sma(batch_size=8, learning_rate=0.2, blocking=blocking),
             machine,
             num_evals=128,
         )
-        for overlap in (True, False)
+        for blocking in (False, True)
     )
     # evaluations are denser than merges: no model is missed
     losses = column(overlapped, "loss"), column(waiting, "loss")
@@ -240,7 +240,7 @@ def test_biased_local_sgd_of_equal_steps_is_a_plain_mean():
     assert_same_run(one, train(hetjax.local_sgd(**both), machine))
 
 
-@pytest.mark.parametrize("settings", [{}, {"mu": 1e-9}])
+@pytest.mark.parametrize("settings", [{}, {"proximal": 1e-9}])
 def test_fed_nova_of_equal_steps_is_federated_averaging(settings):
     both = {"batch_size": 6, "learning_rate": 0.1, "local_steps": 2, "momentum": 0.0}
     nova, plain = hetjax.fed_nova(**both, **settings), hetjax.local_sgd(**both)

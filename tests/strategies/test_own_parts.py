@@ -66,7 +66,7 @@ MERGES = {
         r"model\(state\) returned .*: return a pair \(params, model_state\)",
     ),
     "a group's rule": (
-        merge.types.group_merge(
+        merge.group_merge(
             AVERAGE.init, lambda state, group, stats, op: state, AVERAGE.model
         ),
         r"the rule returned a .*: return a pair \(state, group\)",

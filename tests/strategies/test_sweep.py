@@ -112,7 +112,7 @@ def test_functions_that_return_strategies():
         (
             hj.sma(**BASE)._replace(factory=None, name="mine"),
             {"local_steps": [1]},
-            "'mine', which no factory of hetjax made",
+            "'mine', which was not made by a factory of hetjax",
         ),
     ],
 )
@@ -149,7 +149,7 @@ def test_the_records_of_a_run_are_those_of_what_runs():
 
 def test_another_batch_size_needs_another_policy():
     base = hj.local_sgd(**BASE)
-    with pytest.raises(ValueError, match="gives out batches of 8, by its policy"):
+    with pytest.raises(ValueError, match="dispatches batches of 8"):
         base._replace(batch_size=16)
     policy = hj.schedule.rounds(batch_size=16)
     other = base._replace(batch_size=16, policy=policy)
@@ -160,5 +160,5 @@ def test_another_batch_size_needs_another_policy():
 def test_a_batch_size_beside_a_replaced_policy_is_refused():
     policy = hj.schedule.rounds(batch_size=8)
     base = hj.local_sgd(**BASE)._replace(policy=policy)
-    with pytest.raises(ValueError, match="given out by the policy, which was replaced"):
+    with pytest.raises(ValueError, match="dispatched by the policy, which was"):
         hj.sweep(base, {"batch_size": [4, 16]})

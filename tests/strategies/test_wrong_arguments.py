@@ -94,7 +94,7 @@ def test_a_number_is_refused_by_name_or_trains(name):
             "a whole number below 2\\*\\*31 or None",
         ),
         ("sma", {"patience": 0}, "patience=0: give a number above 0"),
-        ("sma", {"overlap": "no"}, "overlap='no': give True or False"),
+        ("sma", {"blocking": "no"}, "blocking='no': give True or False"),
         ("adaptive_sgd", {"preset": ["paper"]}, r"preset=\['paper'\]: give a string"),
         ("sync_sgd", {"learning_rate": None}, "learning_rate=None: give a finite numb"),
         ("sync_sgd", {"learning_rate": "0.1"}, "learning_rate='0.1': give a finite nu"),

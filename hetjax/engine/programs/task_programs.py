@@ -10,11 +10,16 @@ import jax.numpy as jnp
 from hetjax import tree
 from hetjax.data.batching import Batch
 from hetjax.engine.programs.compilations import FirstCalls
-from hetjax.local import LocalUpdate, empty_buffers, kept_buffers, with_buffers
+from hetjax.local import LocalUpdate, empty_buffers, step_buffers, with_buffers
 from hetjax.machine.types import MergeOp
 from hetjax.merge.counters import counters_of, counting, places_of, with_counters
+from hetjax.merge.members import at_round_start, reset_to
 from hetjax.merge.merge_checks import check_op
-from hetjax.merge.types import Merge, WorkerStats, at_round_start, reset_to
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica, Requires
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Mean, Task, make_grad_fn
@@ -100,7 +105,7 @@ class Programs:
         `key_data`, uint32: (seed, worker, step).
         """
         return self.once(
-            ("step", local_update, kept_buffers(local_update, requires), donate),
+            ("step", local_update, step_buffers(local_update, requires), donate),
             lambda: jax.jit(
                 self.step_fn(local_update, requires),
                 donate_argnums=(0,) if donate else (),
@@ -124,7 +129,7 @@ class Programs:
             (
                 "steps",
                 local_update,
-                kept_buffers(local_update, requires),
+                step_buffers(local_update, requires),
                 unrolled,
                 donate,
             ),
@@ -158,7 +163,7 @@ class Programs:
             return tuple(after), losses, means
 
         return self.once(
-            ("vmapped", local_update, kept_buffers(local_update, requires), donate),
+            ("vmapped", local_update, step_buffers(local_update, requires), donate),
             lambda: jax.jit(vmapped, donate_argnums=(0,) if donate else ()),
         )
 
@@ -234,11 +239,13 @@ class Programs:
         The state is donated, and so are the replicas, unless the merge updates busy
         workers, whose steps still read them.
         """
-        donated = (0,) if merge.updates_busy_workers else (0, 1)
-        return self.once(
-            ("merge", merge),
-            lambda: jax.jit(merge_fn(merge), static_argnums=3, donate_argnums=donated),
-        )
+
+        def make() -> Callable:
+            shared = MergeProperty.UPDATES_BUSY_WORKERS in merge.properties
+            donated = (0,) if shared else (0, 1)
+            return jax.jit(merge_fn(merge), static_argnums=3, donate_argnums=donated)
+
+        return self.once(("merge", merge), make)
 
     def state(self, merge: Merge) -> Callable:
         """(params, model state) -> the merge's initial state, in its own buffers."""

@@ -1,4 +1,4 @@
-"""Server steps on what the workers sent, as stateless functions on pytrees.
+"""A server's steps on its workers' models or gradients, as functions on pytrees.
 
 Arguments and promises are as in `hetjax.merge.formulas.moves`.
 """

@@ -1,8 +1,7 @@
 """Weights of members, as stateless functions: arrays [n] in, arrays [n] out.
 
-`present` [n] bool says which members take part (default: all); the others have weight
-zero. Settings may be arrays: everything works under `jit` and under `vmap` over
-settings.
+`present` [n] bool marks the members that take part (default: all); the others have
+weight zero. Settings may be arrays, also under `jit` and under `vmap` over settings.
 """
 
 from typing import TypeAlias
@@ -75,10 +74,11 @@ def normalized_weights(
                                           with r = argmax u, s = argmin u
 
     u_i: `local_steps` (updates in the paper), b_i: `batch_sizes` [examples], `norms`:
-    `model_norm` of every model, `threshold`: pert_thr. Weights are not normalised again
-    after the perturbation, so their sum may differ from one. Nothing is perturbed if
-    r = s; ties take the lowest index. `rule`: "paper" as above, "local_steps" (always
-    u_i) or "local_steps_x_batch" (u_i b_i). Source: docs/algorithms A.3.
+    `model_norm` of every model, `threshold`: pert_thr in the paper. Weights are not
+    normalized again after the perturbation, so their sum may differ from one. Nothing
+    is perturbed if r = s; ties take the lowest index. `rule`: "paper" as above,
+    "local_steps" (always u_i) or "local_steps_x_batch" (u_i b_i). Source:
+    docs/algorithms A.3.
 
     >>> [f"{w:.3f}" for w in normalized_weights([3, 1], [8, 8], norms=[0.0, 0.0])]
     ['0.825', '0.225']
@@ -94,7 +94,7 @@ def normalized_weights(
 def unnormalized(
     rule: str, u: jax.Array, b: jax.Array, present: jax.Array
 ) -> jax.Array:
-    """[n] the weights of a rule before normalisation."""
+    """[n] the weights of a rule before normalization."""
     if rule not in RULES:
         raise ValueError(f"rule={rule!r}: choose one of {RULES}")
     if rule == "local_steps":
@@ -107,7 +107,7 @@ def unnormalized(
 
 
 def all_below(norms: jax.Array, threshold: ArrayLike, present: jax.Array) -> jax.Array:
-    """[] bool: is the norm of every present member below the threshold?"""
+    """[] bool: whether the norm of every present member is below the threshold."""
     return jnp.all((norms < threshold) | ~present) & jnp.any(present)
 
 
@@ -128,20 +128,20 @@ def perturbed(
     return jnp.where(changed, alpha * factor, alpha), excess, changed
 
 
-def model_norm(params: PyTree, measure: str = "l2_over_dim") -> jax.Array:
+def model_norm(params: PyTree, norm: str = "l2_over_dim") -> jax.Array:
     """[] the size of a model's d parameters.
 
     "l2_over_dim": ||w||_2 / d (as in the text of the Adaptive SGD paper); "rms":
     ||w||_2 / sqrt(d); "rms_per_leaf": the largest root mean square of a leaf.
     """
-    if measure not in NORMS:
-        raise ValueError(f"reg_measure={measure!r}: choose one of {NORMS}")
-    if measure == "rms_per_leaf":
+    if norm not in NORMS:
+        raise ValueError(f"norm={norm!r}: choose one of {NORMS}")
+    if norm == "rms_per_leaf":
         leaves = [x for x in jax.tree.leaves(params) if tree.is_float(x)]
         return jnp.max(jnp.stack([jnp.sqrt(tree.mean_square(x)) for x in leaves]))
     rms = jnp.sqrt(tree.mean_square(params))
     # ||w||_2 / d = rms / sqrt(d)
-    return rms if measure == "rms" else rms / jnp.sqrt(float(tree.size(params)))
+    return rms if norm == "rms" else rms / jnp.sqrt(float(tree.size(params)))
 
 
 def nova_weights(
@@ -149,7 +149,7 @@ def nova_weights(
     shares: Numbers | None = None,
     *,
     momentum: ArrayLike = 0.0,
-    mu: ArrayLike = 0.0,
+    proximal: ArrayLike = 0.0,
     learning_rates: Numbers = 1.0,
     present: ArrayLike | None = None,
 ) -> jax.Array:
@@ -159,9 +159,9 @@ def nova_weights(
 
     p_i is the member's share of the data (default: equal shares). For tau_i steps,
     ||a_i||_1 is tau_i with plain SGD; with `momentum` rho it is the sum over
-    s = 1..tau_i of (1 - rho^s) / (1 - rho); with the proximal form (`mu`, at learning
-    rates eta_i) it is the sum of (1 - eta_i mu)^(s-1), and there
-    tau_eff = sum_i p_i tau_i. Without `mu`, weights are exactly p_i if all ||a_i||_1
+    s = 1..tau_i of (1 - rho^s) / (1 - rho); with the `proximal` weight mu and learning
+    rates eta_i it is the sum of (1 - eta_i mu)^(s-1), and there
+    tau_eff = sum_i p_i tau_i. Without mu, weights are exactly p_i if all ||a_i||_1
     are equal. Source: FedNova (Wang et al. 2020); docs/algorithms I.1.
     """
     tau = floats(local_steps)
@@ -169,17 +169,17 @@ def nova_weights(
     p = proportional_weights(jnp.ones_like(tau) if shares is None else shares, here)
     tau = jnp.where(here, tau, 1.0)
     a = tau
-    proximal = is_given(mu)
+    has_proximal = is_given(proximal)
     if is_given(momentum):
         a = momentum_norm(tau, momentum)
-    if proximal:
-        a = geometric_sum(jnp.where(here, floats(learning_rates) * mu, 0.0), tau)
-    local_steps = tau if proximal else a
+    if has_proximal:
+        a = geometric_sum(jnp.where(here, floats(learning_rates) * proximal, 0.0), tau)
+    local_steps = tau if has_proximal else a
     # p_i (tau_eff / a_i), in this order: exactly p_i where all a_i are equal
     total = jnp.sum(p * local_steps)
     equal = jnp.all((a == jnp.max(jnp.where(p > 0, a, 0.0))) | (p == 0))
     ratio = total / a
-    return p * jnp.where(equal & (not proximal), 1.0, ratio)
+    return p * jnp.where(equal & (not has_proximal), 1.0, ratio)
 
 
 def momentum_norm(tau: jax.Array, rho: ArrayLike) -> jax.Array:

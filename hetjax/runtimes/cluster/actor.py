@@ -28,7 +28,7 @@ from hetjax.engine.local_steps import RoundOutcome, StepSettings
 from hetjax.engine.player_parts import Assignment
 from hetjax.engine.programs.compilations import Compilations
 from hetjax.engine.programs.sharing import programs_of
-from hetjax.local import with_own_buffers
+from hetjax.local import with_merge_buffers
 from hetjax.merge.merge_traffic import Change
 from hetjax.recipes import make
 from hetjax.replica import Replica
@@ -173,7 +173,7 @@ class ActorRun:
             before = self._replica
             self._replica = self._new_replica(model)
             if before is not None:
-                self._replica = with_own_buffers(
+                self._replica = with_merge_buffers(
                     self._replica, before, self._settings.buffers
                 )
 

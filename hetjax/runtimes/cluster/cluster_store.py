@@ -25,7 +25,8 @@ from hetjax.engine.replica_store import Model, ReplicaStore
 from hetjax.engine.tape import GatherReplicas
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.merge.merge_traffic import Change, Exchange, exchange_of
-from hetjax.merge.types import Merge, WorkerStats
+from hetjax.merge.types import Merge
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.runtimes.cluster.worker_group import WorkerGroup, replica_queue
 from hetjax.strategies.types import Strategy
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.merge.types import WorkerStats
+from hetjax.merge.worker_stats import WorkerStats
 
 FIELDS = len(WorkerStats._fields)  # of the statistics of a merge
 Round = tuple[int, int, int, int, int]  # worker, first row, steps, number, batch size

@@ -12,7 +12,10 @@ from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.local import LocalUpdate
 from hetjax.machine import ROOT, Topology
-from hetjax.merge.types import Merge
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
 from hetjax.replica import Replica, Requires
 from hetjax.tree import PyTree
 
@@ -36,7 +39,7 @@ class Parts(NamedTuple):
     @property
     def shared(self) -> bool:
         """May merges change a replica during its round?"""
-        return self.merges[0].updates_busy_workers
+        return MergeProperty.UPDATES_BUSY_WORKERS in self.merges[0].properties
 
     def model(self, states: "States", like: PyTree) -> PyTree:
         """The root's model, in the dtypes of `like`: (params, model state)."""
@@ -104,7 +107,7 @@ def copied_leaves(
     it runs at once, and its arrival needs what both may have changed (see
     `hetjax.engine.programs.task_programs.check_in`), or what it alone decides.
     """
-    if not merge.updates_busy_workers:
+    if MergeProperty.UPDATES_BUSY_WORKERS not in merge.properties:
         return (False,) * len(changes)
     if vmapped:
         return (True,) * len(changes)

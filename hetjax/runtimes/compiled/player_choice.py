@@ -19,6 +19,7 @@ from hetjax.engine.records.history import BY_REQUEST, REFERENCE
 from hetjax.engine.rollback import frozen
 from hetjax.engine.tape import StartRound
 from hetjax.machine import WorkerInfo
+from hetjax.merge.types import MergeProperty
 from hetjax.runtimes.compiled.rows import SENT, device_bytes
 from hetjax.runtimes.step_modes import (
     flops_per_example,
@@ -131,7 +132,8 @@ def _slower(strategy: Strategy, job: Job, platform: str) -> str:
 
 def held_bytes(strategy: Strategy, job: Job, workers: int) -> int:
     """The bytes of all replicas and states, as often as a compiled run holds them."""
-    stacks = 3 if strategy.merges[0].updates_busy_workers else 1
+    shared = MergeProperty.UPDATES_BUSY_WORKERS in strategy.merges[0].properties
+    stacks = 3 if shared else 1
     states = 2 * _model_bytes(job) * len(strategy.merges)  # a center, and its momentum
     return (_replica_bytes(strategy, job) * workers * stacks + states) * COPIES
 

@@ -17,11 +17,15 @@ from jax import lax
 from hetjax import tree
 from hetjax.data.batching import Bucket
 from hetjax.engine.programs.task_programs import applied, check_in, fetch_fn, step_key
-from hetjax.local import with_own_buffers
+from hetjax.local import with_merge_buffers
 from hetjax.machine.types import MergeOp
 from hetjax.merge.group import Group
 from hetjax.merge.merge_checks import check_op
-from hetjax.merge.types import Merge, WorkerStats
+from hetjax.merge.types import (
+    Merge,
+    MergeProperty,
+)
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.compiled.parts import Held, Parts, States, at, put, row, written
 from hetjax.tree import PyTree
@@ -396,7 +400,7 @@ class _Stretch:
         else:
             new, old = parts.new_replica(held.states, self._like), None
             if kind.what == "reset":
-                new = with_own_buffers(new, now, parts.requires)
+                new = with_merge_buffers(new, now, parts.requires)
         return held._replace(replicas=self._put(held.replicas, worker, new, old))
 
     def _begun(self, held: Held, worker: Any) -> Held:
@@ -440,7 +444,8 @@ class _Stretch:
         state = parts.state(held.states, kind.level, node)
         # a rule of one's own may go through the members one by one
         ours = merge.apply.__module__.partition(".")[0] == __name__.partition(".")[0]
-        stacks = n > 1 and merge.takes_groups and ours
+        grouped = MergeProperty.TAKES_GROUPS in merge.properties
+        stacks = n > 1 and grouped and ours
         if stacks and all(m == WORKER for m in kind.members):
             return self._merge_stack(kind, i, held, state)
         before = tuple(

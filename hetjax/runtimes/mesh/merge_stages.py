@@ -20,8 +20,10 @@ from hetjax.engine.programs.task_programs import Programs, applied
 from hetjax.local import LocalUpdate
 from hetjax.machine import ROOT, MergeAction, MergeOp, Topology
 from hetjax.merge.group import Group
+from hetjax.merge.group_merges import over_axis
 from hetjax.merge.masking import masked
-from hetjax.merge.types import Merge, WorkerStats, over_axis
+from hetjax.merge.types import Merge, MergeProperty
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica, Requires
 from hetjax.runtimes.mesh.mesh_layout import AXIS, MeshLayout
 from hetjax.tree import PyTree
@@ -321,7 +323,8 @@ def run_stage(
     node above them merges at all.
     """
     merge, programs = algorithm.merges[stage.level], algorithm.programs
-    if not (stage.whole or merge.takes_groups or merge.masks):
+    omits_absent = MergeProperty.TAKES_GROUPS | MergeProperty.MASKS
+    if not (stage.whole or merge.properties & omits_absent):
         merge = masked(merge)  # on the tuple of those that take part, as elsewhere
     state = states[stage.state]
     members = _members(algorithm, stage, replicas, states)

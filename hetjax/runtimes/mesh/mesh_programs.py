@@ -16,9 +16,9 @@ from jax.sharding import PartitionSpec
 from hetjax import tree
 from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import over_workers
-from hetjax.local import with_own_buffers
+from hetjax.local import with_merge_buffers
 from hetjax.merge.group import unstacked
-from hetjax.merge.types import WorkerStats
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.mesh.merge_stages import (
     Algorithm,
@@ -270,7 +270,7 @@ class _SuperstepProgram:
 
         def reset(replica: Replica) -> Replica:
             new = self._at_root(root, replica)
-            return with_own_buffers(new, replica, self._algorithm.requires)
+            return with_merge_buffers(new, replica, self._algorithm.requires)
 
         def reset_some(replicas: Replicas) -> Replicas:
             return tuple(

@@ -22,6 +22,7 @@ from hetjax.engine.local_steps import StepSettings
 from hetjax.engine.player_parts import Assignment
 from hetjax.engine.protocols import Runtime
 from hetjax.machine import LocalRound, WorkerInfo
+from hetjax.merge.types import MergeProperty
 from hetjax.processes.agreement import current_processes
 from hetjax.processes.lifecycle import blame, leave
 from hetjax.runtimes.mesh.merge_stages import Algorithm, StagePlanner
@@ -179,7 +180,8 @@ def _gathered(algorithm: Algorithm, layout: MeshLayout) -> str:
     A merge of member nodes gathers fewer members than there are workers.
     """
     merges = algorithm.merges
-    if all(merge.takes_groups for merge in merges) or len(layout.devices) == 1:
+    grouped = all(MergeProperty.TAKES_GROUPS in m.properties for m in merges)
+    if grouped or len(layout.devices) == 1:
         return ""
     programs, n = algorithm.programs, layout.num_workers
 

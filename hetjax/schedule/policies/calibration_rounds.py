@@ -25,7 +25,7 @@ class Probe(NamedTuple):
 
     members: tuple[int, ...]
     local_round: LocalRound
-    once: bool = False  # does a member wait once it has arrived, or repeat it?
+    once: bool = False  # whether a member waits after its arrival, or repeats the round
 
 
 class CalibrationState(NamedTuple):

@@ -17,7 +17,7 @@ from hetjax.machine.types import (
 from hetjax.schedule.types import Actions, Policy
 from hetjax.typed_arguments import checked
 
-_EMPTY, _UNDER_WAY, _DELIVERED = range(3)  # states of a worker's mailbox
+_EMPTY, _IN_FLIGHT, _DELIVERED = range(3)  # states of a worker's mailbox
 
 
 class DownpourState(NamedTuple):
@@ -25,7 +25,7 @@ class DownpourState(NamedTuple):
 
     roster: Roster
     local_steps: tuple[int, ...]  # done
-    mailboxes: tuple[int, ...]  # not used with `wait=True`
+    mailboxes: tuple[int, ...]  # not used with `blocking=True`
 
 
 @checked
@@ -34,7 +34,7 @@ def downpour(
     batch_size: float,
     push_every: int = 1,
     fetch_every: int = 1,
-    wait: bool = False,
+    blocking: bool = False,
 ) -> Policy:
     """Pushes every `push_every` steps and fetches every `fetch_every`, without waiting.
 
@@ -46,9 +46,10 @@ def downpour(
     requested. A message waits for the link, and its worker waits until the message can
     be sent.
 
-    With `wait=True` delivery is immediate: after t = 1, 2, ... steps a worker pushes if
-    n_push divides t and fetches if n_fetch divides t, in one merge if both are due, and
-    waits for it. A worker that joins begins at step 0, with an empty mailbox.
+    With `blocking=True` delivery is immediate: after t = 1, 2, ... steps a worker
+    pushes if n_push divides t and fetches if n_fetch divides t, in one merge if both
+    are due, and waits for it. A worker that joins begins at step 0, with an empty
+    mailbox.
 
     In the paper `push_every` is n_push and `fetch_every` is n_fetch. Source: Downpour
     SGD; docs/algorithms G.5.
@@ -70,7 +71,7 @@ def downpour(
     def react(state: DownpourState, event: Event) -> tuple[DownpourState, Actions]:
         state = state._replace(roster=state.roster.after(event))
         match event:
-            case Arrival() if wait:
+            case Arrival() if blocking:
                 return merge_and_wait(state, event)
             case Arrival():
                 return send_and_go_on(state, event.worker)
@@ -78,7 +79,7 @@ def downpour(
                 return handle_join(state, event.worker)
             case Merged(op=op) if MergeOp.REQUEST in op:
                 k = int(event.members[0])
-                if state.mailboxes[k] == _UNDER_WAY:  # else the worker was lost since
+                if state.mailboxes[k] == _IN_FLIGHT:  # else the worker was lost since
                     state = _with_mailbox(state, k, _DELIVERED)
         return state, Actions()
 
@@ -98,7 +99,7 @@ def downpour(
             op |= MergeOp.PUSH
         if (step + 1) % fetch_every == 0 and mailbox == _EMPTY:
             op |= MergeOp.REQUEST
-            mailbox = _UNDER_WAY
+            mailbox = _IN_FLIGHT
         state = _with_mailbox(_with_steps(state, k, step + 1), k, mailbox)
         transfers = (MergeOp.PUSH in op) + (MergeOp.REQUEST in op)
         merge = MergeAction((k,), op=op, blocking=False, transfers=transfers)
@@ -129,7 +130,7 @@ def downpour(
         return state, Actions(merges, dispatch)
 
     def next_round(state: DownpourState, k: int) -> LocalRound:
-        if not wait:
+        if not blocking:
             return LocalRound(1, batch_size)
         done = state.local_steps[k]  # the round ends at the next push or fetch
         steps = min(push_every - done % push_every, fetch_every - done % fetch_every)

@@ -44,7 +44,7 @@ class GroupState(NamedTuple):
 
 
 class TreeState(NamedTuple):
-    """The groups, and the tree that they make."""
+    """The groups, and the tree that they form."""
 
     topology: Topology
     index: tuple[GroupIndex, ...]  # of every worker
@@ -126,17 +126,17 @@ def hierarchical(
     def react(state: TreeState, event: Event) -> tuple[TreeState, Actions]:
         if not isinstance(event, Evaluated | EvaluationDue):
             found = inner_event(state.index, event)
-            return tell(state, *found, event) if found else (state, Actions())
+            return react_in_group(state, *found, event) if found else (state, Actions())
         total = Actions()
         for g in range(len(state.groups)):
-            state, actions = tell(state, g, event, event)
+            state, actions = react_in_group(state, g, event, event)
             total = _concatenate(total, actions)
         return state, total
 
-    def tell(
+    def react_in_group(
         state: TreeState, g: int, inside: Event, event: Event
     ) -> tuple[TreeState, Actions]:
-        """Passes an event to a group, in whose names it is `inside`."""
+        """Passes an event to a group; `inside` is the event in the group's names."""
         group = state.groups[g]
         inner_state, actions = policy_of(g).react(group.inner, inside)
         group = group._replace(inner=inner_state)
@@ -208,8 +208,8 @@ def _with_merges(
 ) -> GroupState:
     """The group after these merges of its nodes; `top` is its topmost node.
 
-    For every node it keeps the last merge, with all members so far (workers may merge
-    one by one), to which the node's model is broadcast. Steps that a node makes by
+    For every node it stores the last merge with all members so far (workers may merge
+    one by one); the node's model is broadcast to them. Steps that a node makes by
     itself add no members, and only merges that push count.
     """
     if not merges:

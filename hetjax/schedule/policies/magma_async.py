@@ -31,7 +31,7 @@ class MagmaAsyncState(NamedTuple):
     tick: float  # [s] of one step of the master
     server_steps: int  # that the merges so far have counted
     stale: frozenset[int] = frozenset()  # workers whose last gradient is not in g
-    clear: bool = False  # does g contain a gradient whose worker cannot subtract it?
+    clear: bool = False  # whether g has the gradient of a lost worker
 
 
 @checked

@@ -36,11 +36,11 @@ def mega_batch(
     warmup_epochs: float = 0.0,
     warmup_size: float = 32.0,
 ) -> Policy:
-    """Gives a batch to every idle worker until the mega-batch is spent; then all merge.
+    """Dispatches batches to idle workers until the mega-batch is spent; then all merge.
 
     A batch is dispatched while fewer than `examples` have been dispatched; the last one
-    is not cut. A worker that finds the mega-batch spent waits. When no worker is
-    computing any more, all merge, `scaling` gives the next batch sizes (every
+    is not shortened. A worker that finds the mega-batch spent waits. When no worker is
+    computing any more, all merge, `scaling` chooses the next batch sizes (every
     `scale_every` merges; with None they stay), and the next mega-batch begins. Batch
     sizes start at `batch_size`, the largest (b_max in the paper), and the relative
     learning rates are b_i / b_max. `rule="hgpu_code"` is the rule of the paper's public

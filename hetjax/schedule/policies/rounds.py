@@ -21,7 +21,7 @@ Workers = tuple[WorkerInfo, ...]
 
 
 class RoundsState(NamedTuple):
-    """The members of this round, and what each worker does in a round."""
+    """The members of this round, and each worker's local round."""
 
     infos: Workers
     roster: Roster
@@ -46,7 +46,7 @@ def rounds(
     all; see `fastest`). `first` chooses which of these begin (default: all); the others
     wait until they join. A worker's relative learning rate is its batch size over the
     largest one (linear scaling). With `blocking=False` the next round starts while the
-    merge is under way.
+    merge is in flight.
 
     Workers leave and join between rounds: `workers` chooses again for every round. A
     worker that is lost is no longer a member of the current round; if no member is
@@ -73,7 +73,7 @@ def rounds(
         return tuple(infos[k] for k in workers(present) if k in roster.active)
 
     def plan(taking_part: Workers) -> dict[int, LocalRound]:
-        """What each of these workers does in a round."""
+        """The local round of each of these workers."""
         if not taking_part:
             raise ValueError("rounds: no workers take part; choose at least one")
         given = local_steps(taking_part) if callable(local_steps) else local_steps
@@ -129,7 +129,7 @@ def merge_all(members: tuple[int, ...], blocking: bool = True) -> MergeAction:
 def equal_time(
     local_steps: int, batch_size: float
 ) -> Callable[[Workers], tuple[int, ...]]:
-    """`local_steps` for the fastest worker; for others as many as take equally long.
+    """`local_steps` for the fastest worker; for others the number of equal duration.
 
         tau_i = max(1, round(local_steps t_min / t_i))
 

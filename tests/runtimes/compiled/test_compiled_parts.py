@@ -106,7 +106,12 @@ def by_freshness():
         params = hj.merge.weighted_mean([r.params for r in replicas], weights)
         return (params, state[1]), tuple(r._replace(params=params) for r in replicas)
 
-    return hj.merge.Merge(init, apply, model=lambda state: state, broadcasts=True)
+    return hj.merge.Merge(
+        init,
+        apply,
+        model=lambda state: state,
+        properties=hj.merge.MergeProperty.BROADCASTS,
+    )
 
 
 def in_pairs():

@@ -69,7 +69,7 @@ def one_by_one():
         lambda params, model_state=(): (params, model_state),
         rule,
         lambda state: state,
-        broadcasts=True,
+        properties=hj.merge.MergeProperty.BROADCASTS,
     )
 
 

@@ -263,7 +263,7 @@ def test_a_merge_written_on_tuples_sees_all_replicas(where):
         state = state._replace(center=center)
         return state, tuple(r._replace(params=chosen.params) for r in replicas)
 
-    own = plain._replace(apply=apply, takes_groups=False)
+    own = plain._replace(apply=apply, properties=merge.MergeProperty.BROADCASTS)
     actual, _ = both(strategy(own, local_steps=STEPS), where, 5, 4, tolerance=0.0)
     said = "gathers all 8 replicas on every device: " in actual.placement
     assert said == (where != "1 x 8")  # one device has them all
@@ -284,7 +284,7 @@ def test_a_merge_written_on_tuples_sees_the_members_that_take_part(where):
         state = state._replace(center=mean)
         return state, tuple(r._replace(params=mean) for r in replicas)
 
-    own = plain._replace(apply=apply, takes_groups=False)
+    own = plain._replace(apply=apply, properties=merge.MergeProperty.BROADCASTS)
     chosen = strategy(own, workers=lambda workers: (0, 3, 4, 6))
     both(chosen, where, 5, 2)
 

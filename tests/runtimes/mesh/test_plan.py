@@ -14,7 +14,7 @@ from hetjax.machine import (
     Node,
     Topology,
 )
-from hetjax.merge.types import WorkerStats
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.runtimes.mesh.merge_stages import RequestedMerge, StagePlanner
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 

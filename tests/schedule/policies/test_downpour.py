@@ -163,7 +163,7 @@ def test_refusals(settings, message):
 
 def test_a_waiting_worker_pushes_and_fetches_at_its_own_periods():
     """A push after steps 2, 4, 6, a fetch after 3 and 6. A transfer takes 0.25 s."""
-    policy = downpour(batch_size=8, push_every=2, fetch_every=3, wait=True)
+    policy = downpour(batch_size=8, push_every=2, fetch_every=3, blocking=True)
     assert timeline(policy, machine(1.0, latency=0.25), 9) == [
         "0:2x8",
         "2 w0 from 0 > merge 0 push 0:1x8",
@@ -182,13 +182,13 @@ def test_a_waiting_worker_pushes_and_fetches_at_its_own_periods():
 def test_equal_periods_are_those_of_a_worker_that_merges_alone(every):
     """A push and a fetch after each round of that many steps."""
     m = machine(1.0, 2.5, 3.0, latency=0.25)
-    waits = downpour(batch_size=8, push_every=every, fetch_every=every, wait=True)
+    waits = downpour(batch_size=8, push_every=every, fetch_every=every, blocking=True)
     alone = asynchronous(batch_size=8, local_steps=every)
     assert timeline(waits, m, 60) == timeline(alone, m, 60)
 
 
 def test_a_waiting_worker_that_was_lost_begins_at_its_first_step():
-    policy = downpour(batch_size=8, push_every=2, fetch_every=3, wait=True)
+    policy = downpour(batch_size=8, push_every=2, fetch_every=3, blocking=True)
     events = (0, Leave(0, 1.0, lost=True), Join(0, 2.0), 0, Leave(0, 3.0), 0)
     assert follow(policy, infos(1.0), events) == [
         "0:2x8",

@@ -199,7 +199,7 @@ def downpour(
     fetch_every=1,
     server="adagrad",
     server_learning_rate=None,
-    wait=False,
+    blocking=False,
 ):
     """G.5; a fetched model replaces the worker's at the end of a step after it arrived.
 
@@ -207,7 +207,7 @@ def downpour(
     """
     if server_learning_rate is None:
         server_learning_rate = 0.1 if server == "adagrad" else 1.0
-    if wait:
+    if blocking:
         assert server == "sgd"
         return downpour_that_waits(
             world,

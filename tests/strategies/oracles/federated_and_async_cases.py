@@ -47,7 +47,7 @@ CASES = {
         local_steps="measured:4",
         sampler="unified",
         pool_formula="work",
-        d=1.5,
+        pool_factor=1.5,
         aggregation="average",
     ),
     "biased in the aggregation alone": case(
@@ -70,7 +70,7 @@ CASES = {
         server_momentum=0.4,
     ),
     "fed_nova, proximal": case(
-        "fed_nova", "three", **S, local_steps="measured:5", mu=0.8
+        "fed_nova", "three", **S, local_steps="measured:5", proximal=0.8
     ),
     "fed_acc": case("fed_acc", "three", problems=ONE, **S, local_steps=(3, 1, 2)),
     "fed_acc of shards": case(
@@ -142,7 +142,7 @@ CASES = {
         push_every=2,
         fetch_every=2,
         server="sgd",
-        wait=True,
+        blocking=True,
     ),
     "downpour that waits, unlike periods": case(
         "downpour",
@@ -153,7 +153,7 @@ CASES = {
         fetch_every=3,
         server="sgd",
         server_learning_rate=0.4,
-        wait=True,
+        blocking=True,
     ),
     "downpour, plain server": case(
         "downpour",

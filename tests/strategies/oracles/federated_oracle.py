@@ -16,18 +16,18 @@ def local_sgd(
     weight_decay=0.0,
     aggregation="average",
     reset_momentum=False,
-    mu=0.0,
+    proximal=0.0,
     seconds=0.0,
     **settings,
 ):
     """v <- rho v + g + wd x;   x <- x - eta v;   then all models become one.
 
-    With `mu` x <- x - eta (g + mu (x - start of the round)). The sampler is told
+    With `proximal` x <- x - eta (g + mu (x - start of the round)). The sampler is told
     each step's loss, from before the step, at the merge.
     """
     members = tuple(world.workers)
     tau = numbers_of_steps(world, local_steps, batch_size)
-    aggregate = AGGREGATIONS[aggregation](world, tau, momentum, mu, **settings)
+    aggregate = AGGREGATIONS[aggregation](world, tau, momentum, proximal, **settings)
     x, v = world.start, dict.fromkeys(members, 0.0)
 
     def compute(batches, eta):
@@ -40,7 +40,7 @@ def local_sgd(
             for rows in batches[i]:
                 heard.append((i, rows, world.problem.losses(x_i, rows)))
                 g = world.gradient(x_i, rows) + weight_decay * x_i
-                v[i] = momentum * v[i] + g + mu * (x_i - x)
+                v[i] = momentum * v[i] + g + proximal * (x_i - x)
                 x_i = x_i - eta * v[i]
             ends.append(x_i)
         for i, rows, losses in heard:
@@ -72,17 +72,17 @@ def numbers_of_steps(world, local_steps, batch_size):
 # An aggregation is created per run and called with (x, all workers' ends, eta).
 
 
-def average(world, tau, momentum, mu):
+def average(world, tau, momentum, proximal):
     """Eq. (3)."""
     return lambda x, ends, eta: np.mean(ends, 0)
 
 
-def by_steps(world, tau, momentum, mu):
+def by_steps(world, tau, momentum, proximal):
     """Eq. (4)."""
     return lambda x, ends, eta: np.average(ends, 0, weights=tau)
 
 
-def nova(world, tau, momentum, mu, server_momentum=0.0):
+def nova(world, tau, momentum, proximal, server_momentum=0.0):
     """||a_i|| step by step; p_i are the shares of the data."""
     p, buffer = world.shares, 0.0
 
@@ -90,13 +90,13 @@ def nova(world, tau, momentum, mu, server_momentum=0.0):
         a = counter = 0.0
         for _ in range(local_steps):
             counter = momentum * counter + 1
-            a = (1 - eta * mu) * a + 1 if mu else a + counter
+            a = (1 - eta * proximal) * a + 1 if proximal else a + counter
         return a
 
     def aggregate(x, ends, eta):
         nonlocal buffer
         a = [norm(local_steps, eta) for local_steps in tau]
-        effective = np.dot(p, tau if mu else a)
+        effective = np.dot(p, tau if proximal else a)
         gains = [
             p_i * (end - x) / a_i for p_i, end, a_i in zip(p, ends, a, strict=True)
         ]
@@ -107,18 +107,18 @@ def nova(world, tau, momentum, mu, server_momentum=0.0):
     return aggregate
 
 
-def by_accuracy(world, tau, momentum, mu, power=1.0, by_size=False):
+def by_accuracy(world, tau, momentum, proximal, power=1.0, weight_by_share=False):
     """Weights by the accuracies on the held-out rows."""
 
     def aggregate(x, ends, eta):
         right = [world.problem.right(end, world.held_out) for end in ends]
-        raw = np.array(right) ** power * (world.shares if by_size else 1.0)
+        raw = np.array(right) ** power * (world.shares if weight_by_share else 1.0)
         return np.average(ends, 0, weights=raw if raw.sum() else None)
 
     return aggregate
 
 
-def by_angle(world, tau, momentum, mu, alpha=5.0):
+def by_angle(world, tau, momentum, proximal, alpha=5.0):
     """Wu & Wang: cosines with the mean move, smoothed over rounds, Gompertz weights."""
     d = world.shares
     smooth, rounds = np.zeros(len(tau)), 0
@@ -148,7 +148,7 @@ AGGREGATIONS = {
 
 
 def biased_local_sgd(
-    world, *, d=None, sampler="separated", pool_formula="steps", **settings
+    world, *, pool_factor=None, sampler="separated", pool_formula="steps", **settings
 ):
     """Only the sampler is a different one, and that is taken as given."""
     local_sgd(world, **{"aggregation": "steps", **settings})

@@ -91,7 +91,7 @@ def sma(
     local_steps=1,
     momentum=0.0,
     weight_decay=0.0,
-    overlap=True,
+    blocking=False,
     restart="on_lr_drop",
     reset_momentum=True,
     center="own",
@@ -146,7 +146,7 @@ def sma(
                 z_prev, v = z, [0.0] * k
         return z
 
-    settings = {"learning_rate": learning_rate, "blocking": not overlap}
+    settings = {"learning_rate": learning_rate, "blocking": blocking}
     bulk_synchronous(
         world, tuple(world.workers), local_steps, batch_size, compute, **settings
     )
@@ -164,7 +164,7 @@ def easgd_sync(
     momentum=0.0,
     weight_decay=0.0,
     correction="before",
-    overlap=True,
+    blocking=False,
 ):
     """docs/algorithms G.1: x~ <- (1 - p alpha) x~ + p alpha mean(x), x before the step.
 
@@ -189,7 +189,7 @@ def easgd_sync(
         center = (1 - p * alpha) * center + p * alpha * np.mean(heard, 0)
         return center
 
-    settings = {"learning_rate": learning_rate, "blocking": not overlap}
+    settings = {"learning_rate": learning_rate, "blocking": blocking}
     bulk_synchronous(
         world, tuple(world.workers), local_steps, batch_size, compute, **settings
     )
@@ -204,7 +204,7 @@ def adaptive_sgd(
     beta,
     mega_batch,
     delta=0.1,
-    pert_thr=0.1,
+    perturbation_threshold=0.1,
     merge_momentum=0.9,
     scaling="paper",
     bound="skip",
@@ -226,7 +226,9 @@ def adaptive_sgd(
         if len(set(u)) == 1:
             taken["equal_updates_of_unlike_batches"] += len(set(b)) > 1
             alpha = [x / sum(b) for x in b]
-        small = [np.linalg.norm(w_i) / len(w_i) < pert_thr for w_i in replicas]
+        small = [
+            np.linalg.norm(w_i) / len(w_i) < perturbation_threshold for w_i in replicas
+        ]
         present = [i for i in range(n) if u[i]]
         if all(small[i] for i in present):
             taken["condition_met"] += 1

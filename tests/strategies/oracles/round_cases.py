@@ -63,7 +63,7 @@ CASES = {
         momentum=0.8,
         weight_decay=0.01,
         correction="after",
-        overlap=False,
+        blocking=True,
     ),
     "sma": case("sma", "v100x4", batch_size=8, learning_rate=0.1),
     "sma with everything": case(
@@ -76,7 +76,7 @@ CASES = {
         local_steps=2,
         momentum=0.9,
         weight_decay=0.01,
-        overlap=False,
+        blocking=True,
     ),
     "sma restarts": case(
         "sma",
@@ -131,7 +131,7 @@ CASES = {
         local_steps=2,
         momentum=0.5,
         weight_decay=0.01,
-        overlap=False,
+        blocking=True,
     ),
     "sma in one group": case(
         "sma", "three", problems=ONE, batch_size=6, learning_rate=0.1, two_level=3
@@ -186,7 +186,7 @@ CASES = {
         learning_rate=0.1,
         levels=(2, (3, 1)),
         local_steps=(2, 2, 2),
-        t2_counts="rounds",
+        local_steps_unit="rounds",
     ),
     # Adaptive SGD
     "adaptive": case(
@@ -207,7 +207,7 @@ CASES = {
         beta=3.0,
         mega_batch=40,
         delta=0.2,
-        pert_thr=100.0,
+        perturbation_threshold=100.0,
         merge_momentum=0.5,
         bound="clip",
         scale_every=2,

@@ -64,7 +64,7 @@ def hier_sgd(
     levels=None,
     local_steps=(4, 16),
     gammas=None,
-    t2_counts="minibatches",
+    local_steps_unit="minibatches",
 ):
     """D.1. `gammas` are gamma_h over gamma_1; None: gamma_{h-1} over the children.
 
@@ -75,7 +75,7 @@ def hier_sgd(
     parents = {c: n for n in (root, *root.below) for c in n.children}
     # steps of a round, and rounds of a level between two merges of the next
     steps, *rounds = local_steps
-    if t2_counts == "minibatches":
+    if local_steps_unit == "minibatches":
         rounds = [b // a for a, b in zip(local_steps, local_steps[1:], strict=False)]
     x, sums, batches, taken = {}, {}, {}, Counter()
 
@@ -151,7 +151,7 @@ def two_level_sma(
     local_steps=1,
     momentum=0.0,
     weight_decay=0.0,
-    overlap=True,
+    blocking=False,
 ):
     """C.4 (a); all right-hand sides use old values; a_g is `between` / G."""
     root = tree((two_level,), world)
@@ -180,7 +180,7 @@ def two_level_sma(
             waiting[mine] -= 1
             if not waiting[mine]:
                 group = groups[mine]
-                world.merge(group.members, None, node=group.name, blocking=not overlap)
+                world.merge(group.members, None, node=group.name, blocking=blocking)
         differences = [above * (g.x - z) for g in groups]
         for g, difference in zip(groups, differences, strict=True):
             for k in g.workers:

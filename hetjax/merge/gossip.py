@@ -9,16 +9,15 @@ from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.formulas.moves import plain_mean
 from hetjax.merge.formulas.server_steps import descent
 from hetjax.merge.group import Group
+from hetjax.merge.members import centered_model, mean_statistics, reset_to
 from hetjax.merge.merge_checks import check_buffers, check_count, check_op
 from hetjax.merge.parameter_server import ServerState, server_state
 from hetjax.merge.types import (
     APPLY,
     Merge,
-    WorkerStats,
-    centered_model,
-    mean_statistics,
-    reset_to,
+    MergeProperty,
 )
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 
 
@@ -67,6 +66,5 @@ def gossip() -> Merge:
         apply,
         centered_model,
         requires,
-        broadcasts=True,
-        updates_busy_workers=True,
+        properties=MergeProperty.BROADCASTS | MergeProperty.UPDATES_BUSY_WORKERS,
     )
