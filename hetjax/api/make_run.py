@@ -27,7 +27,7 @@ from hetjax.runtimes.compiled.parts import Parts, changed_leaves, copied_leaves
 from hetjax.runtimes.compiled.player_choice import rounds_side_by_side
 from hetjax.runtimes.compiled.rows import device_bytes, rows_on
 from hetjax.runtimes.compiled.run_function import played, rate_dtype
-from hetjax.runtimes.compiled.written_run import Written, write
+from hetjax.runtimes.compiled.scheduled_run import Written, write
 from hetjax.runtimes.devices import default_device
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.task_checks import check_task, model_like

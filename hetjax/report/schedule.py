@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetjax.report.table import Table, Tabular
-from hetjax.runtimes.compiled.written_run import Line
+from hetjax.runtimes.compiled.scheduled_run import Line
 
 SHOWN = 20  # lines of a schedule, at most
 

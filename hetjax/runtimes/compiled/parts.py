@@ -14,6 +14,7 @@ from hetjax.local import LocalUpdate
 from hetjax.machine import ROOT, Topology
 from hetjax.merge.types import Merge
 from hetjax.replica import Replica, Requires
+from hetjax.runtimes.compiled.stacks import put, row
 from hetjax.tree import PyTree
 
 
@@ -175,34 +176,4 @@ def begun(parts: Parts, params: PyTree, model_state: PyTree) -> Held:
 def _repeated(one: PyTree, n: int) -> PyTree:
     return jax.tree.map(
         lambda x: jnp.tile(jnp.asarray(x)[None], (n, *[1] * jnp.ndim(x))), one
-    )
-
-
-def at(array: Any, index: Any) -> Any:
-    """`array[index]`, for an index of at least 0: else XLA has to compile a choice."""
-    return jax.lax.dynamic_index_in_dim(
-        array, index, keepdims=False, allow_negative_indices=False
-    )
-
-
-def row(stacked: PyTree, index: Any) -> PyTree:
-    """One of the trees that are stacked along the leaves' first axes."""
-    return jax.tree.map(lambda x: at(x, index), stacked)
-
-
-def put(stacked: PyTree, index: Any, new: PyTree, old: PyTree | None) -> PyTree:
-    """The stack with a new row; a leaf that is the `old` one itself is not written."""
-    leaves, structure = jax.tree.flatten(stacked)
-    before = [None] * len(leaves) if old is None else jax.tree.leaves(old)
-    every = zip(leaves, jax.tree.leaves(new), before, strict=True)
-    return structure.unflatten(
-        [x if value is was else written(x, index, value) for x, value, was in every]
-    )
-
-
-def written(stack: Any, index: Any, value: Any) -> Any:
-    """A stacked leaf with another row."""
-    value = jnp.asarray(value, stack.dtype)
-    return jax.lax.dynamic_update_index_in_dim(
-        stack, value, index, 0, allow_negative_indices=False
     )

@@ -13,8 +13,9 @@ from hetjax import tree
 from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.runtimes.compiled.parts import Held, Parts, begun
-from hetjax.runtimes.compiled.stretch_program import event_player, scaled
-from hetjax.runtimes.compiled.written_run import Written
+from hetjax.runtimes.compiled.scheduled_run import Written
+from hetjax.runtimes.compiled.stretch_program import event_player
+from hetjax.runtimes.compiled.stretch_types import scaled
 from hetjax.tree import PyTree
 
 

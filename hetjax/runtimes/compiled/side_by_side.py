@@ -19,17 +19,11 @@ from hetjax.engine.protocols import EvaluatedModel
 from hetjax.engine.replica_store import Model, counters
 from hetjax.machine import Arrival
 from hetjax.metric_mode import better
-from hetjax.runtimes.compiled.chunk import PendingOutcome
-from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
+from hetjax.runtimes.compiled.compiled_player import CompiledPlayer, Unread
 from hetjax.runtimes.compiled.parts import Held, Parts, row
-from hetjax.runtimes.compiled.stretch_program import (
-    Numbers,
-    Shape,
-    StretchTables,
-    scaled,
-    stretch,
-)
-from hetjax.runtimes.compiled.unread import Unread
+from hetjax.runtimes.compiled.stretch import PendingOutcome
+from hetjax.runtimes.compiled.stretch_program import stretch
+from hetjax.runtimes.compiled.stretch_types import Numbers, Shape, StretchTables, scaled
 
 
 class Side(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetjax.data.batching import RATIO, Bucket
-from hetjax.runtimes.compiled.chunk import FIELDS, Chunk
 from hetjax.runtimes.compiled.rows import BucketSteps, check_rows, padded
-from hetjax.runtimes.compiled.stretch_program import StretchTables
+from hetjax.runtimes.compiled.stretch import FIELDS, Chunk
+from hetjax.runtimes.compiled.stretch_types import StretchTables
 
 Links = list[list[list[int]]]  # by superstep: places of rounds, side by side together
 

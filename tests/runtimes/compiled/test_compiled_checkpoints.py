@@ -13,7 +13,8 @@ from small_runs import at, problem, send, strategy, train
 
 import hetjax as hj
 from hetjax.runtimes import simulated
-from hetjax.runtimes.compiled import compiled_player
+from hetjax.runtimes.compiled import instruction_collector, stretch_launcher
+from hetjax.runtimes.compiled.stretch import Chunk
 from hetjax.runtimes.openers import open_runtime
 
 SOME = ("async_sgd", "ad_psgd", "adaptive_sgd")
@@ -36,8 +37,8 @@ def test_a_run_is_the_same_to_the_bit_again(name):
 def test_other_stretches_give_the_same_to_the_bit(name, side_by_side, monkeypatch):
     runs, made = runs_of("mlp"), strategy(name, 6)
     whole = outcome(compiled(runs, made, side_by_side))
-    monkeypatch.setattr(compiled_player, "STEPS", 5)
-    monkeypatch.setattr(compiled_player, "MERGES", 3)
+    monkeypatch.setattr(stretch_launcher, "STEPS", 5)
+    monkeypatch.setattr(instruction_collector, "MERGES", 3)
     assert outcome(compiled(runs, made, side_by_side)) == whole
 
 
@@ -134,5 +135,5 @@ def test_every_attribute_of_the_player_is_saved_or_fixed():
     assert set(vars(runtime.player)) == FIXED | SAVED | SHAPES
     saved = {f"_{name}" for name in runtime.player.save()}
     assert saved == SAVED | {"_root", "_shapes"}
-    chunk = compiled_player.Chunk()
+    chunk = Chunk()
     assert set(chunk.save()) == set(vars(chunk))

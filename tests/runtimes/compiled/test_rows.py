@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from hetjax.data.batching import entries_of, filled, make_batch, make_buckets, repeated
 from hetjax.data.columns import View
 from hetjax.data.dataset import Split
-from hetjax.runtimes.compiled.chunk import Chunk
 from hetjax.runtimes.compiled.rows import DeviceRows, HostRows, device_bytes, padded
+from hetjax.runtimes.compiled.stretch import Chunk
 from hetjax.runtimes.compiled.tables import Buckets
 
 N, BATCH = 23, 9

@@ -24,11 +24,11 @@ from hetjax.engine import tape
 from hetjax.engine.examples import Examples
 from hetjax.engine.protocols import EvaluatedModel, Traits
 from hetjax.machine import Arrival, LocalRound, MergeAction
-from hetjax.runtimes.compiled import compiled_player
-from hetjax.runtimes.compiled.chunk import Chunk
+from hetjax.runtimes.compiled import instruction_collector
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
 from hetjax.runtimes.compiled.rows import DeviceRows
-from hetjax.runtimes.compiled.stretch_program import WORKER
+from hetjax.runtimes.compiled.stretch import Chunk
+from hetjax.runtimes.compiled.stretch_types import WORKER
 from hetjax.runtimes.compiled.tables import Buckets
 
 BATCH = 6
@@ -276,7 +276,7 @@ class Both:
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(compiled_player, "MERGES", 7)
+    monkeypatch.setattr(instruction_collector, "MERGES", 7)
 
 
 @pytest.mark.parametrize("order", ORDERS)

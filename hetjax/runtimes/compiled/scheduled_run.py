@@ -19,11 +19,10 @@ from hetjax.engine.job import Job
 from hetjax.engine.loop import ledger_of, writer_of
 from hetjax.engine.protocols import EvaluatedModel
 from hetjax.machine import ROOT, Machine, MergeOp, SimulatedClock, WorkerInfo
-from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
+from hetjax.runtimes.compiled.compiled_player import CompiledPlayer, Unread
 from hetjax.runtimes.compiled.parts import Parts
-from hetjax.runtimes.compiled.stretch_program import Event, Shape, StretchTables
+from hetjax.runtimes.compiled.stretch_types import Event, Shape, StretchTables
 from hetjax.runtimes.compiled.tables import lengths_of, tables_of
-from hetjax.runtimes.compiled.unread import Unread
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import check_calibration
 

@@ -1,0 +1,59 @@
+"""The parts and tables of a stretch's program, and writes into its stacks."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+
+from hetjax.replica import Replica
+from hetjax.runtimes.compiled.parts import Parts
+from hetjax.runtimes.compiled.stacks import do_if, put
+from hetjax.runtimes.compiled.stretch_types import Shape, StretchTables
+
+
+class StretchBase:
+    """The program of one shape."""
+
+    measure: Callable[[Replica], Any] | None = None  # None: the tables have metrics
+    _true: Any = None  # as XLA does not know; None: nothing is kept apart
+
+    def __init__(self, parts: Parts, shape: Shape, source: Any):
+        self._parts, self._shape, self._source = parts, shape, source
+        self._like = jax.eval_shape(parts.programs.task.init, jax.random.key(0))
+        begin = parts.programs.replica(parts.local, parts.requires)
+        self._replica = jax.eval_shape(begin, *self._like)
+        self._step = parts.programs.keyed_step_fn(parts.local, parts.requires)
+
+    def take(self, arrays: Any, tables: StretchTables, key: Any) -> None:
+        """Take what is played."""
+        self._arrays, self._tables, self._key = arrays, tables, key
+
+    def _put(
+        self, stacks: Any, index: Any, new: Any, old: Any = None, *, apart: bool = True
+    ) -> Any:
+        """As `put`."""
+        return self._write(partial(put, index=index, new=new, old=old), stacks, apart)
+
+    def _write(self, write: Callable[[Any], Any], stacks: Any, apart: bool) -> Any:
+        """`write(stacks)`; `apart`: once all that is read of them has been read.
+
+        In one piece, XLA reads rows of a stack where they are used, among the writes,
+        and copies the whole stack before it.
+        """
+        if self._true is None or not apart:
+            return write(stacks)
+        return do_if(self._true, write, stacks)
+
+    def _changing(self, leaves: list[Any]) -> list[Any]:
+        return [
+            x for x, moves in zip(leaves, self._parts.changes, strict=True) if moves
+        ]
+
+    def _merged(self, before: list[Any], changed: list[Any]) -> list[Any]:
+        """All leaves: those that change, and the others as they were."""
+        new = iter(changed)
+        return [
+            next(new) if moves else x
+            for x, moves in zip(before, self._parts.changes, strict=True)
+        ]

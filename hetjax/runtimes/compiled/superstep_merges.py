@@ -1,0 +1,189 @@
+"""The merges of a superstep, and what else comes before its rounds."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hetjax.engine.programs.task_programs import applied, check_in, fetch_fn
+from hetjax.local import with_own_buffers
+from hetjax.machine.types import MergeOp
+from hetjax.merge.group import Group
+from hetjax.merge.merge_checks import check_op
+from hetjax.merge.types import Merge, WorkerStats
+from hetjax.replica import Replica
+from hetjax.runtimes.compiled.parts import Held, States
+from hetjax.runtimes.compiled.stacks import at, different, do_if, put, row
+from hetjax.runtimes.compiled.stretch_base import StretchBase
+from hetjax.runtimes.compiled.stretch_types import WORKER, Kind
+from hetjax.tree import PyTree
+
+_ACCURACY = WorkerStats._fields.index("accuracy")
+
+
+class SuperstepMerges(StretchBase):
+    """The merges of a superstep, and what else comes before its rounds."""
+
+    def _before(self, i: Any, held: Held) -> Held:
+        """Carry out a merge, or what else comes before rounds."""
+        kinds = self._shape.kinds
+        if len(kinds) == 1:
+            return self._play(kinds[0], i, held)
+        chosen = at(self._tables.merges, i)[0]
+        for number, kind in enumerate(kinds):
+            held = do_if(chosen == number, partial(self._play, kind, i), held)
+        return held
+
+    def _play(self, kind: Kind, i: Any, held: Held) -> Held:
+        if kind.what == "merge":
+            return self._merge(kind, i, held)
+        parts, worker = self._parts, at(self._tables.merges, i)[2]
+        if kind.what == "begun":
+            return self._begun(held, worker)
+        if kind.what == "done":
+            return self._done(held, worker)
+        now = row(held.replicas, worker)
+        if kind.what == "moved":
+            new, old = self._moved(held, worker, now), now
+        else:
+            new, old = parts.new_replica(held.states, self._like), None
+            if kind.what == "reset":
+                new = with_own_buffers(new, now, parts.requires)
+        return held._replace(replicas=self._put(held.replicas, worker, new, old))
+
+    def _begun(self, held: Held, worker: Any) -> Held:
+        """Copy what a round begins from, as merges may change it."""
+        leaves = zip(jax.tree.leaves(held.replicas), self._parts.copied, strict=True)
+        now = [row(x, worker) for x, copied in leaves if copied]
+        return held._replace(begun=self._put(held.begun, worker, now))
+
+    def _done(self, held: Held, worker: Any) -> Held:
+        """A round arrives whose replica no merge has changed."""
+        leaves, structure = jax.tree.flatten(held.replicas)
+        new = self._put(self._changing(leaves), worker, row(held.done, worker))
+        merged = structure.unflatten(self._merged(leaves, new))
+        return held._replace(replicas=merged)
+
+    def _moved(self, held: Held, worker: Any, now: Replica) -> Replica:
+        """A round arrives whose replica merges have changed: both changes count."""
+        leaves, structure = jax.tree.flatten(now)
+        begun, done = iter(held.begun), iter(held.done)
+        masks = list(zip(self._parts.copied, self._parts.changes, strict=True))
+        before = [
+            row(next(begun), worker) if copied else x
+            for x, (copied, _) in zip(leaves, masks, strict=True)
+        ]
+        after = [
+            row(next(done), worker) if moves else x
+            for x, (_, moves) in zip(before, masks, strict=True)
+        ]
+        new = check_in(now, structure.unflatten(before), structure.unflatten(after))
+        # what is neither written by steps nor copied stays as it is
+        kept = [
+            x if any(mask) else old
+            for x, old, mask in zip(jax.tree.leaves(new), leaves, masks, strict=True)
+        ]
+        return structure.unflatten(kept)
+
+    def _merge(self, kind: Kind, i: Any, held: Held) -> Held:
+        parts, n = self._parts, len(kind.members)
+        merge, (_, node, *members) = parts.merges[kind.level], self._line(i, n)
+        members = range(n) if kind.everyone else members
+        state = parts.state(held.states, kind.level, node)
+        # a rule of one's own may go through the members one by one
+        ours = merge.apply.__module__.partition(".")[0] == __name__.partition(".")[0]
+        stacks = n > 1 and merge.takes_groups and ours
+        if stacks and all(m == WORKER for m in kind.members):
+            return self._merge_stack(kind, i, held, state)
+        before = tuple(
+            row(held.replicas, m) if of == WORKER else self._member(held, of, m)
+            for of, m in zip(kind.members, members, strict=True)
+        )
+        packed = self._stats(kind, i, lambda of: jnp.stack([of(r) for r in before]))
+        new, after = _merged(merge, state, before, packed, kind.op)
+        of_nodes = [(kind.level, node, new, state)]
+        of_workers = []
+        for of, m, old, replica in zip(
+            kind.members, members, before, after, strict=True
+        ):
+            if of == WORKER:
+                of_workers.append((m, replica, old))
+                continue
+            child = parts.state(held.states, of, m)
+            adopt = parts.merges[of].from_parent
+            assert adopt is not None  # checked where it is a member
+            of_nodes.append((of, m, adopt(child, replica), child))
+
+        def write(now: tuple[Replica, States]) -> tuple[Replica, States]:
+            replicas, states = now
+            for changed in of_workers:
+                replicas = put(replicas, *changed)
+            for level, *changed in of_nodes:
+                states = parts.with_state(states, level, *changed)
+            return replicas, states
+
+        given = [x for _, *pair in of_workers for x in different(*pair)]
+        fetched = {id(x) for x in jax.tree.leaves(new)}  # these do not read the stacks
+        reads = len(of_nodes) > 1 or not {id(x) for x in given} <= fetched
+        replicas, states = self._write(write, (held.replicas, held.states), reads)
+        return held._replace(replicas=replicas, states=states)
+
+    def _line(self, i: Any, n: int) -> Any:
+        """Kind, node and n members of a merge."""
+        return at(self._tables.merges, i)[: 2 + n]
+
+    def _member(self, held: Held, level: int, node: Any) -> Replica:
+        """A node as a member of a merge."""
+        of = self._parts.programs.as_member(self._parts.merges[level])
+        return of(self._parts.state(held.states, level, node))
+
+    def _stats(self, kind: Kind, i: Any, of_each: Callable[[Callable], Any]) -> Any:
+        """Packed statistics; `of_each(f)` are [n] f(member)."""
+        packed = at(self._tables.stats, i)[:, : len(kind.members)]
+        required = self._parts.merges[kind.level].required_metrics
+        if self.measure is None or not required or MergeOp.PUSH not in kind.op:
+            return packed
+        metrics = of_each(self.measure).astype(packed.dtype)
+        return packed.at[_ACCURACY].set(metrics)
+
+    def _merge_stack(self, kind: Kind, i: Any, held: Held, state: PyTree) -> Held:
+        """A merge of several workers, all at once."""
+        parts, n = self._parts, len(kind.members)
+        merge, line = parts.merges[kind.level], self._line(i, n)
+        node, members = line[1], line[2:]
+        before = held.replicas
+        if not kind.everyone:
+            before = jax.tree.map(lambda x: x[members], before)
+        group = Group((before,), stacked=n)
+        packed = self._stats(kind, i, lambda of: jax.vmap(of)(before))
+        new, (after,) = _merged(merge, state, group, packed, kind.op)
+
+        def one(leaf: Any, value: Any, old: Any) -> Any:
+            if value is old:
+                return leaf
+            value = jnp.asarray(value, leaf.dtype)
+            return value if kind.everyone else leaf.at[members].set(value)
+
+        def write(now: tuple[Replica, States]) -> tuple[Replica, States]:
+            replicas, states = now
+            states = parts.with_state(states, kind.level, node, new, state)
+            return jax.tree.map(one, replicas, after, before), states
+
+        reads = not kind.everyone  # else whole stacks take the place of the old ones
+        replicas, states = self._write(write, (held.replicas, held.states), reads)
+        return held._replace(replicas=replicas, states=states)
+
+
+def _merged(
+    merge: Merge, state: PyTree, replicas: Any, packed: Any, op: MergeOp
+) -> tuple[PyTree, Any]:
+    """(state, replicas) after a merge or a fetch of a tuple, or of a stacked group."""
+    if op != MergeOp.FETCH:
+        check_op("this strategy", op, merge.ops)
+        return applied(merge, state, replicas, WorkerStats.unpacked(packed), op)
+    fetch = fetch_fn(merge)
+    if not isinstance(replicas, Group):
+        return state, fetch(state, replicas)
+    return state, replicas.each(lambda r: fetch(state, (r,))[0]).members

@@ -1,0 +1,178 @@
+"""The local rounds of a superstep."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from hetjax import tree
+from hetjax.data.batching import Bucket
+from hetjax.engine.programs.task_programs import step_key
+from hetjax.runtimes.compiled.parts import Held
+from hetjax.runtimes.compiled.stacks import at, do_if, row, where, written
+from hetjax.runtimes.compiled.stretch_base import StretchBase
+from hetjax.runtimes.compiled.stretch_types import Numbers
+
+
+class SuperstepRounds(StretchBase):
+    """The local rounds of a superstep."""
+
+    def _rounds(self, i: Any, carry: tuple[Held, Numbers]) -> tuple[Held, Numbers]:
+        """Play a round, or a row of rounds side by side, all in one bucket."""
+        rounds = at(self._tables.rounds, i)
+        play = self._side_by_side if self._parts.vmapped else self._in_turn
+        if len(self._shape.buckets) == 1:
+            return play(i, self._shape.buckets[0], carry)
+        chosen = rounds[0, 5] if self._parts.vmapped else rounds[5]
+        for number, bucket in enumerate(self._shape.buckets):
+            carry = do_if(chosen == number, partial(play, i, bucket), carry)
+        return carry
+
+    def _in_turn(
+        self, i: Any, bucket: Bucket, carry: tuple[Held, Numbers]
+    ) -> tuple[Held, Numbers]:
+        held, numbers = carry
+        steps = 1 if self._shape.single else at(self._tables.rounds, i)[2]
+        held, after, losses, mean = self._round(i, bucket, steps, held, numbers.losses)
+        finite = numbers.finite
+        if self._parts.checks:
+            finite = written(finite, i, tree.all_finite(after))
+        return held, Numbers(written(numbers.means, i, mean), finite, losses)
+
+    def _round(
+        self, i: Any, bucket: Bucket, steps: Any, held: Held, losses: Any
+    ) -> tuple[Held, list[Any], Any, Any]:
+        """Play round i -> (held, the replica's leaves, losses, mean of last step)."""
+        worker, start, _, first, n, _ = at(self._tables.rounds, i)
+        rate, step = at(self._tables.rates, i), self._stepping(bucket)
+        before = [row(x, worker) for x in self._sources(held)]
+
+        def one(k: Any, carry: tuple) -> tuple:
+            leaves, losses, _ = carry
+            rows = at(self._tables.rows, start + k)
+            after, found, mean = step(
+                leaves, rows, n, rate, step_key(self._key, worker, first + k)
+            )
+            if self._parts.keeps:
+                losses = losses.at[start + k, : bucket.size].set(found)
+            return after, losses, mean
+
+        begin = (before, losses, jnp.zeros((), jnp.float32))
+        alone = isinstance(steps, int) and steps == 1
+        after, losses, mean = (
+            one(0, begin) if alone else self._looped(steps, one, begin)
+        )
+        changed = self._changing(after)
+        buffers = len(changed) > len(jax.tree.leaves(self._replica.params))
+        stacks = self._changed_stacks(held)
+        stacks = self._put(stacks, worker, changed, apart=buffers)
+        return self._with_after(held, stacks), after, losses, mean
+
+    def _looped(self, steps: Any, one: Callable, begin: tuple) -> tuple:
+        """`one` for each step; leaves that no step changes are not carried along."""
+        before, *rest = begin
+
+        def body(k: Any, carry: tuple) -> tuple:
+            leaves, *rest = one(k, (self._merged(before, carry[0]), *carry[1:]))
+            return self._changing(leaves), *rest
+
+        leaves, *rest = lax.fori_loop(0, steps, body, (self._changing(before), *rest))
+        return self._merged(before, leaves), *rest
+
+    def _side_by_side(
+        self, i: Any, bucket: Bucket, carry: tuple[Held, Numbers]
+    ) -> tuple[Held, Numbers]:
+        """Rounds of several workers; one that stands for no worker changes nothing."""
+        held, numbers = carry
+        rounds, rates = at(self._tables.rounds, i), at(self._tables.rates, i)
+        most = 1 if self._shape.single else jnp.max(rounds[:, 2])
+        held, after, losses, means = self._rounds_at_once(
+            rounds, rates, bucket, most, held, numbers.losses
+        )
+        finite = numbers.finite
+        if self._parts.checks:
+            finite = written(finite, i, jax.vmap(tree.all_finite)(after))
+        return held, Numbers(written(numbers.means, i, means), finite, losses)
+
+    def _rounds_at_once(
+        self,
+        rounds: Any,
+        rates: Any,
+        bucket: Bucket,
+        most: Any,
+        held: Held,
+        losses: Any,
+    ) -> tuple[Held, list[Any], Any, Any]:
+        """Play rounds [n, 6] of workers, of `most` steps at most; see `_round`."""
+        workers, starts, steps, first, ns, _ = rounds.T  # [n] each
+        step = jax.vmap(self._stepping(bucket))
+        alone = isinstance(most, int) and most == 1
+        before = [
+            jnp.take(x, workers, axis=0, mode="clip") for x in self._sources(held)
+        ]
+
+        def one(k: Any, carry: tuple) -> tuple:
+            leaves, losses, means = carry
+            steps_on = k < steps
+            place = jnp.where(steps_on, starts + k, len(self._tables.rows))
+            rows = jnp.take(self._tables.rows, place, axis=0, mode="clip")
+            keys = jax.vmap(partial(step_key, self._key))(workers, first + k)
+            after, found, mean = step(leaves, rows, ns, rates, keys)
+            if self._parts.keeps:
+                losses = losses.at[place, : bucket.size].set(found, mode="drop")
+            if alone:
+                return after, losses, mean
+            after = [
+                where(steps_on, new, old) if moves else old
+                for new, old, moves in zip(
+                    after, leaves, self._parts.changes, strict=True
+                )
+            ]
+            return after, losses, jnp.where(steps_on, mean, means)
+
+        begin = (before, losses, jnp.zeros(workers.shape, jnp.float32))
+        after, losses, means = (
+            one(0, begin) if alone else self._looped(most, one, begin)
+        )
+
+        every = zip(self._changed_stacks(held), self._changing(after), strict=True)
+        held = self._with_after(
+            held, [x.at[workers].set(value, mode="drop") for x, value in every]
+        )
+        return held, after, losses, means
+
+    def _stepping(self, bucket: Bucket) -> Callable:
+        """step(leaves, rows, n, rate, key) -> (leaves, losses [B], mean)."""
+        structure = jax.tree.structure(self._replica)
+
+        def step(
+            leaves: list[Any], rows: Any, n: Any, rate: Any, key: Any
+        ) -> tuple[list[Any], Any, Any]:
+            batch = self._source.batch(self._arrays, rows[: bucket.size], n, bucket)
+            replica = structure.unflatten(leaves)
+            replica, losses, mean = self._step(replica, batch, rate, key)
+            return jax.tree.leaves(replica), losses, mean.astype(jnp.float32)
+
+        return step
+
+    def _sources(self, held: Held) -> list[Any]:
+        """The stacked leaves of the replicas from which rounds begin."""
+        copied = self._parts.shared and self._parts.vmapped
+        return list(held.begun) if copied else jax.tree.leaves(held.replicas)
+
+    def _changed_stacks(self, held: Held) -> list[Any]:
+        """The stacked leaves that rounds write."""
+        if self._parts.shared:
+            return list(held.done)
+        return self._changing(jax.tree.leaves(held.replicas))
+
+    def _with_after(self, held: Held, changed: list[Any]) -> Held:
+        """With these stacked leaves, which rounds have written."""
+        if self._parts.shared:
+            return held._replace(done=tuple(changed))
+        leaves, structure = jax.tree.flatten(held.replicas)
+        merged = structure.unflatten(self._merged(leaves, changed))
+        return held._replace(replicas=merged)
