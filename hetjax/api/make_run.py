@@ -24,10 +24,10 @@ from hetjax.machine import Machine
 from hetjax.replica import Requires
 from hetjax.report.schedule import Schedule
 from hetjax.runtimes.compiled.parts import Parts, changed_leaves, copied_leaves
-from hetjax.runtimes.compiled.player_choice import rounds_side_by_side
+from hetjax.runtimes.compiled.player_choice import num_lanes
 from hetjax.runtimes.compiled.rows import device_bytes, rows_on
-from hetjax.runtimes.compiled.run_function import played, rate_dtype
-from hetjax.runtimes.compiled.scheduled_run import Written, write
+from hetjax.runtimes.compiled.run_function import play_run, rate_dtype
+from hetjax.runtimes.compiled.scheduled_run import ScheduledRun, schedule_run
 from hetjax.runtimes.devices import default_device
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.task_checks import check_task, model_like
@@ -49,7 +49,7 @@ class RunFunction:
         task: Task,
         strategy: Strategy,
         make: Callable[..., Strategy] | None,
-        written: Written,
+        written: ScheduledRun,
         source: Any,
         batches: Any,
         batch: Any,
@@ -111,10 +111,10 @@ class RunFunction:
     ) -> tuple[dict[str, jax.Array], PyTree]:
         if model is None:
             model = self._task.init(key)
-        return played(
+        return play_run(
             self._written,
             self._parts(settings),
-            self._source.maker,
+            self._source.batch_maker,
             arrays,
             batches,
             key,
@@ -327,13 +327,13 @@ def make_run(
     job = session.job(name, strategy, seed)
     source = rows_on(job, None)
     workers = len(machine.workers)
-    width = rounds_side_by_side(job, strategy, workers, default_device())
-    written = write(
+    lanes = num_lanes(job, strategy, workers, default_device())
+    written = schedule_run(
         Strategy(**relative) if constant else strategy,
         job,
         machine,
         source,
-        width=width,
+        lanes=lanes,
     )
     batches = list(job.test), list(job.held_out)
     # of the largest size, as a model may divide its batches

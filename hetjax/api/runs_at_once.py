@@ -16,8 +16,8 @@ from hetjax.engine.loop import Loop
 from hetjax.engine.programs.sharing import shared_parts
 from hetjax.engine.records.history import EPOCHS_DONE, Evaluation, History
 from hetjax.machine import Machine
-from hetjax.runtimes.compiled.player_choice import side_by_side
-from hetjax.runtimes.compiled.side_by_side import Side, SideBySidePlayer
+from hetjax.runtimes.compiled.player_choice import max_runs_at_once
+from hetjax.runtimes.compiled.side_by_side import RunVariants, SideBySidePlayer
 from hetjax.runtimes.devices import simulation_devices
 from hetjax.strategies.types import Strategy
 
@@ -28,7 +28,7 @@ class ComparedRun(NamedTuple):
     name: str
     strategy: Strategy
     seed: int
-    keep: dict[str, Any]
+    checkpointing: dict[str, Any]
 
 
 def run_all(
@@ -75,12 +75,12 @@ def _most(session: Session, run: ComparedRun) -> int:
     devices = simulation_devices(job.devices)
     if len(devices) != 1:
         return 1
-    return side_by_side(strategy, job, len(machine.workers), devices[0])
+    return max_runs_at_once(strategy, job, len(machine.workers), devices[0])
 
 
 def _is_begun(run: ComparedRun) -> bool:
-    checkpoint = run.keep.get("checkpoint")
-    if checkpoint is None or run.keep["resume"] == "never":
+    checkpoint = run.checkpointing.get("checkpoint")
+    if checkpoint is None or run.checkpointing["resume"] == "never":
         return False
     return find(own_folder(checkpoint.folder), about_alone=True) is not None
 
@@ -96,12 +96,12 @@ def _together(
         return None  # no other rate is a multiple of it
     rates: list[Any] = [run.strategy.learning_rate for run in runs]
     factors = [rate / rates[0] for rate in rates]
-    side = Side(tuple(run.seed for run in runs), tuple(factors))
+    variants = RunVariants(tuple(run.seed for run in runs), tuple(factors))
     seed = runs[0].seed
     job = session.job(runs[0].name, strategy, seed)._replace(
         schedule_seed=session.schedule_of(seed),
-        side=side,
-        keeps_best=any(run.keep for run in runs),
+        variants=variants,
+        keeps_best=any(run.checkpointing for run in runs),
     )
     history, player = _played(session, strategy, job, bar, epochs, len(runs))
     if history.error is not None:  # `Differs`, or raised again where it belongs
@@ -154,10 +154,10 @@ def _of_run(
     run: ComparedRun,
 ) -> History:
     """The history of one of several runs, from that of the first one."""
-    history, several = copy.copy(first), player.side.number
+    history, several = copy.copy(first), player.variants.num_runs
     history.strategy, history.seed = run.name, run.seed
     history.settings = run.strategy.recorded_settings
-    points = zip(first.evals, player.points[number], strict=True)
+    points = zip(first.evals, player.evaluations[number], strict=True)
     history.evals = [Evaluation({**point, **own}) for point, own in points]
     history.workers = copy.deepcopy(first.workers)
     history.params, history.model_state = model
@@ -179,10 +179,12 @@ def _keep(
     session: Session, history: History, run: ComparedRun, epochs: float | None
 ) -> None:
     """Keep the end of a run in its folder, if it has one."""
-    if not run.keep or not is_finished(history):
+    if not run.checkpointing or not is_finished(history):
         return
     job = session.job(run.name, run.strategy, run.seed)
     about = session.described(run.strategy, job, epochs=epochs)
-    with open_run_folder(run.keep["checkpoint"], run.keep["resume"], about) as folder:
+    with open_run_folder(
+        run.checkpointing["checkpoint"], run.checkpointing["resume"], about
+    ) as folder:
         folder.keeper.finish(values_of(history))
         folder.keeper.join()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetjax.report.table import Table, Tabular
-from hetjax.runtimes.compiled.scheduled_run import Line
+from hetjax.runtimes.compiled.scheduled_run import ScheduleLine
 
 SHOWN = 20  # lines of a schedule, at most
 
@@ -27,9 +27,9 @@ class Schedule(Tabular):
     members: np.ndarray  # tuples of the names of a merge's members
 
     @classmethod
-    def of(cls, lines: Sequence[Line]) -> "Schedule":
+    def of(cls, lines: Sequence[ScheduleLine]) -> "Schedule":
         """The schedule of these lines."""
-        columns = {name: [] for name in Line._fields}
+        columns = {name: [] for name in ScheduleLine._fields}
         for line in lines:
             for name, value in line._asdict().items():
                 columns[name].append(value)

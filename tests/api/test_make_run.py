@@ -314,9 +314,9 @@ def test_a_run_whose_last_worker_is_lost_is_refused(problem):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("name", "width"), [("local_sgd", 4), ("ad_psgd", 4), ("hier_sgd", 3)]
+    ("name", "lanes"), [("local_sgd", 4), ("ad_psgd", 4), ("hier_sgd", 3)]
 )
-def test_rounds_side_by_side_equal_those_in_turn(problem, name, width, monkeypatch):
+def test_rounds_side_by_side_equal_those_in_turn(problem, name, lanes, monkeypatch):
     """As on an accelerator."""
 
     def with_slope():
@@ -324,7 +324,7 @@ def test_rounds_side_by_side_equal_those_in_turn(problem, name, width, monkeypat
         slope = jax.grad(lambda rate: run(learning_rate=rate)[0]["loss"][-1])
         return run(), slope(0.1)
 
-    monkeypatch.setattr(make_run, "rounds_side_by_side", lambda *about: width)
+    monkeypatch.setattr(make_run, "num_lanes", lambda *about: lanes)
     found, slope = with_slope()
     check_equal(found, trained(problem, made(name)))
     monkeypatch.undo()

@@ -16,16 +16,16 @@ from hetjax.checkpointable import Leaves
 from hetjax.engine.protocols import EvaluatedModel
 from hetjax.engine.replica_store import Model
 from hetjax.runtimes.compiled.instruction_collector import InstructionCollector
-from hetjax.runtimes.compiled.parts import Held
-from hetjax.runtimes.compiled.stretch import Chunk, PendingOutcome
+from hetjax.runtimes.compiled.parts import RunState
+from hetjax.runtimes.compiled.stretch import PendingOutcome, Stretch
 from hetjax.runtimes.inline import run_turns_alone
 
 
 class Mark(NamedTuple):
     """A point to which a player goes back."""
 
-    held: Held
-    chunk: Chunk
+    run_state: RunState
+    stretch: Stretch
     running: dict[int, PendingOutcome]
     moved: set[int]
 
@@ -39,8 +39,8 @@ class CompiledPlayer(InstructionCollector):
         """Make the first model."""
         job = self._job
         with job.compilations.of("init"):
-            self._initial = jax.device_put(self._first_model(), self._device)
-            self._held = self._begun(self._initial)
+            self._initial_model = jax.device_put(self._first_model(), self._device)
+            self._run_state = self._initial_run_state(self._initial_model)
         self.listen()
 
     def policy_metrics(self, seen: EvaluatedModel, metrics: Any) -> Any:
@@ -54,14 +54,14 @@ class CompiledPlayer(InstructionCollector):
         """A point for `undo`: between two events; what has arrived is known."""
         self._read_all()
         return Mark(
-            self._held, self._chunk.copy(), dict(self._running), set(self._moved)
+            self._run_state, self._stretch.copy(), dict(self._running), set(self._moved)
         )
 
     def undo(self, mark: Mark) -> None:
         """Go back to a point; from it on, each result is known when it arrives."""
-        self._held, self._chunk = mark.held, mark.chunk.copy()
+        self._run_state, self._stretch = mark.run_state, mark.stretch.copy()
         self._running, self._moved = dict(mark.running), set(mark.moved)
-        self._launched, self._arrived, self._played = [], [], 0
+        self._launched, self._arrived, self._steps_ahead = [], [], 0
         self.knows_in_time = True
 
     # -- saved and resumed -------------------------------------------------------------
@@ -70,21 +70,21 @@ class CompiledPlayer(InstructionCollector):
         """Return all arrays, and what is not launched yet, at a `mark`."""
         self._read_all()
         root = self._root()
-        chunk = self._chunk.outcomes
+        stretch = self._stretch.outcomes
         return {
             "root": Leaves(jax.tree.leaves(root)),
-            "held": Leaves(jax.tree.leaves(self._held)),
-            "chunk": self._chunk.save(),
-            # by their places in the chunk, or themselves
+            "run_state": Leaves(jax.tree.leaves(self._run_state)),
+            "stretch": self._stretch.save(),
+            # by their places in the stretch, or themselves
             "running": {
-                k: chunk.index(x) if x in chunk else x.save()
+                k: stretch.index(x) if x in stretch else x.save()
                 for k, x in self._running.items()
             },
             "moved": self._moved,
             # so that the same programs go on
             "shapes": (
                 list(self._kinds),
-                self._single,
+                self._one_step,
                 self._lengths,
                 self._buckets.known,
             ),
@@ -92,35 +92,37 @@ class CompiledPlayer(InstructionCollector):
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned."""
-        held = tree.filled(self._held, saved["held"], "the replicas")
-        self._held = jax.device_put(held, self._device)
-        self._chunk = Chunk.restored(saved["chunk"], self.synchronize)
+        run_state = tree.filled(self._run_state, saved["run_state"], "the replicas")
+        self._run_state = jax.device_put(run_state, self._device)
+        self._stretch = Stretch.restored(saved["stretch"], self.synchronize)
         self._running = {
-            k: self._chunk.outcomes[x]
+            k: self._stretch.outcomes[x]
             if isinstance(x, int)
             else PendingOutcome.restored(x, self.synchronize)
             for k, x in saved["running"].items()
         }
         self._moved = saved["moved"]
-        kinds, self._single, self._lengths, self._buckets.known = saved["shapes"]
+        kinds, self._one_step, self._lengths, self._buckets.known = saved["shapes"]
         self._kinds = {kind: i for i, kind in enumerate(kinds)}
 
     def load_root(self, leaves: list[Any]) -> None:
         """Continue with the root alone: all else begins from its model."""
         root = tree.filled(self._root(), leaves, "the state of the root")
         root = jax.device_put(root, self._device)
-        model = self._parts.programs.model(self._parts.merges[-1])(root, *self._initial)
-        held = self._begun(model)
-        states = self._parts.with_state(held.states, -1, 0, root, None)
-        self._held = held._replace(states=states)
+        model = self._parts.programs.model(self._parts.merges[-1])(
+            root, *self._initial_model
+        )
+        run_state = self._initial_run_state(model)
+        states = self._parts.with_state(run_state.states, -1, 0, root, None)
+        self._run_state = run_state._replace(states=states)
 
     def model_of(self, leaves: list[Any]) -> Model:
         """Return a model from a saved one's arrays."""
-        found = tree.filled(self._initial, leaves, "the model")
+        found = tree.filled(self._initial_model, leaves, "the model")
         return jax.device_put(self._parts.programs.copies(found), self._device)
 
 
-class Unread(dict[str, float]):
+class UnavailableMetrics(dict[str, float]):
     """The metrics of an evaluation, of which a policy is told that there are some."""
 
     def __init__(self, error: Exception):

@@ -14,22 +14,22 @@ from hetjax.engine.programs.metrics import means_of
 from hetjax.engine.protocols import EvaluatedModel, Traits
 from hetjax.engine.replica_store import Model, busy_partner
 from hetjax.machine import ROOT, Arrival, MergeAction
-from hetjax.runtimes.compiled.player_choice import TOGETHER
-from hetjax.runtimes.compiled.stacks import row
+from hetjax.runtimes.compiled.player_choice import MAX_EVAL_BATCHES
+from hetjax.runtimes.compiled.stacks import tree_row
 from hetjax.runtimes.compiled.stretch import PendingOutcome
 from hetjax.runtimes.compiled.stretch_launcher import StretchLauncher
 from hetjax.runtimes.compiled.stretch_types import (
     BEGIN,
-    BEGUN,
-    DONE,
-    MOVED,
+    CHECK_IN,
+    CHECK_IN_MERGED,
+    CHECK_OUT,
     RESET,
     WORKER,
-    Kind,
+    OperationKind,
 )
-from hetjax.runtimes.compiled.tables import Lengths
+from hetjax.runtimes.compiled.tables import TableLengths
 
-MERGES = 512  # of a chunk
+MAX_MERGES = 512  # of a stretch
 
 
 class InstructionCollector(StretchLauncher):
@@ -40,7 +40,7 @@ class InstructionCollector(StretchLauncher):
 
     def listen(self) -> None:
         """Be ready for instructions."""
-        parts, places = self._parts, self._places.of
+        parts, places = self._parts, self._nodes.of
         model = jax.eval_shape(parts.programs.init, jax.random.key(0))
         self.traits = Traits(
             tree.num_bytes(model),
@@ -52,7 +52,7 @@ class InstructionCollector(StretchLauncher):
             Arrival: self._finish,
             tape.MeasureMembers: self._measure,
             tape.MergeReplicas: self._merge,
-            tape.EvaluateRoot: self._look,
+            tape.EvaluateRoot: self._evaluate,
             tape.DiscardReplica: lambda forget: (
                 None
             ),  # it begins again before it is used
@@ -66,20 +66,23 @@ class InstructionCollector(StretchLauncher):
         worker, rows = r.worker, r.rows
         if self._parts.shared:
             self._moved.discard(worker)
-            if self._copies:
-                self._add(BEGUN, (worker,))
-        chunk = self._chunk  # not the one before, which may just have been launched
+            if self._copies_replicas:
+                self._add(CHECK_OUT, (worker,))
+        stretch = self._stretch  # not the one before, which may just have been launched
         if len(rows) != 1:
-            self._single = False
+            self._one_step = False
         outcome = PendingOutcome(
-            rows if self._parts.keeps else (),
+            rows if self._parts.records_losses else (),
             self._padded(rows),
             self.synchronize,
             steps=len(rows),
         )
-        chunk.add_round(worker, rows, r.first_step, float(r.learning_rate), outcome)
+        stretch.add_round(worker, rows, r.first_step, float(r.learning_rate), outcome)
         self._running[worker] = outcome
-        if len(chunk.rows) >= self._steps or len(chunk.rounds) >= self._steps:
+        if (
+            len(stretch.rows) >= self._max_steps
+            or len(stretch.rounds) >= self._max_steps
+        ):
             self.launch()
 
     def _padded(self, rows: Any) -> int:
@@ -99,10 +102,10 @@ class InstructionCollector(StretchLauncher):
         worker = arrival.worker
         outcome = self._running.pop(worker)
         if self._parts.shared:
-            self._add(MOVED if worker in self._moved else DONE, (worker,))
+            self._add(CHECK_IN_MERGED if worker in self._moved else CHECK_IN, (worker,))
         if not outcome.known:
             self._arrived.append(outcome)
-        elif self._parts.checks and not outcome.finite:
+        elif self._parts.checks_finite and not outcome.finite:
             self._add(RESET, (worker,))
         return outcome
 
@@ -112,39 +115,39 @@ class InstructionCollector(StretchLauncher):
         for m in (*action.members, *action.partners):
             if m in self._running:
                 self._move(m)
-        self._add(kind, numbers, self._places.of[action.node][1], merge.stats)
+        self._add(kind, numbers, self._nodes.of[action.node][1], merge.stats)
 
-    def _kind_of(self, action: MergeAction) -> tuple[Kind, tuple[Any, ...]]:
+    def _kind_of(self, action: MergeAction) -> tuple[OperationKind, tuple[Any, ...]]:
         """The kind of a merge, and the numbers of its members."""
-        places, members = self._places.of, (*action.members, *action.partners)
+        places, members = self._nodes.of, (*action.members, *action.partners)
         if action.node == ROOT and all(isinstance(m, int) for m in members):
             of, numbers = (WORKER,) * len(members), members  # the most frequent case
         else:
             pairs = [(WORKER, m) if isinstance(m, int) else places[m] for m in members]
             of, numbers = zip(*pairs, strict=True)
-        everyone = members == self._everyone
-        kind = Kind("merge", places[action.node][0], action.op, of, everyone)
+        everyone = members == self._all_workers
+        kind = OperationKind("merge", places[action.node][0], action.op, of, everyone)
         return kind, numbers
 
     def expect(self, entries: Iterable[Any]) -> None:
         """Know what a run probably plays, so that one program does for all of it."""
-        kinds = [DONE, MOVED] if self._parts.shared else []
-        kinds += [BEGUN] * self._copies
+        kinds = [CHECK_IN, CHECK_IN_MERGED] if self._parts.shared else []
+        kinds += [CHECK_OUT] * self._copies_replicas
         merges = steps = 0
         for entry in entries:
             if isinstance(entry, tape.MergeReplicas):
                 kinds.append(self._kind_of(entry.action)[0])
                 merges += 1
             elif isinstance(entry, tape.StartRound):
-                self._single = self._single and len(entry.rows) == 1
+                self._one_step = self._one_step and len(entry.rows) == 1
                 steps += len(entry.rows)
                 merges += 2 * self._parts.shared  # as it begins, and arrives
         for kind in kinds:
             self._number_of(kind)
-        least = min(MERGES, self._steps * merges // max(1, steps) + 16)
-        self._lengths = self._lengths.holding(Lengths(merges=least))
+        least = min(MAX_MERGES, self._max_steps * merges // max(1, steps) + 16)
+        self._lengths = self._lengths.grown_to(TableLengths(merges=least))
 
-    def _number_of(self, kind: Kind) -> int:
+    def _number_of(self, kind: OperationKind) -> int:
         if kind not in self._kinds:
             self._kinds[kind] = len(self._kinds)
         return self._kinds[kind]
@@ -157,7 +160,7 @@ class InstructionCollector(StretchLauncher):
 
     def _add(
         self,
-        kind: Kind,
+        kind: OperationKind,
         members: Any,
         node: int = 0,
         stats: np.ndarray | None = None,
@@ -165,56 +168,60 @@ class InstructionCollector(StretchLauncher):
         """Add a merge, or what else comes before the rounds of a superstep."""
         number = self._number_of(kind)
         after = members
-        if self._parts.shared and self._width > 1 and kind not in (DONE, MOVED):
+        if (
+            self._parts.shared
+            and self._lanes > 1
+            and kind not in (CHECK_IN, CHECK_IN_MERGED)
+        ):
             after = ()  # rounds at work have copies of their own
         elif kind.members.count(WORKER) < len(kind.members):
             workers = zip(kind.members, members, strict=True)
             after = [m for of, m in workers if of == WORKER]
-        self._chunk.add_merge(number, node, members, stats, after)
-        if len(self._chunk.merges) >= MERGES:
+        self._stretch.add_merge(number, node, members, stats, after)
+        if len(self._stretch.merges) >= MAX_MERGES:
             self.launch()
 
     def _measure(self, measure: tape.MeasureMembers) -> list[float]:
         self.synchronize()
         action = measure.action
-        models = [self._seen(m) for m in (*action.members, *action.partners)]
+        models = [self._member_model(m) for m in (*action.members, *action.partners)]
         return self.evaluator.of_members(models)
 
-    def _seen(self, member: int | str) -> Model:
+    def _member_model(self, member: int | str) -> Model:
         if isinstance(member, int):
-            replica = row(self._held.replicas, member)
+            replica = tree_row(self._run_state.replicas, member)
         else:
-            level, node = self._places.of[member]
+            level, node = self._nodes.of[member]
             merge = self._parts.merges[level]
             of = self._parts.programs.as_member(merge)
-            replica = of(self._parts.state(self._held.states, level, node))
+            replica = of(self._parts.state(self._run_state.states, level, node))
         return replica.params, replica.model_state
 
-    def _look(self, look: tape.EvaluateRoot) -> EvaluatedModel:
+    def _evaluate(self, look: tape.EvaluateRoot) -> EvaluatedModel:
         """Evaluate, all batches in one program if they are at hand."""
         batches = self.evaluator.test
-        settles = bool(self._arrived) or self._merges_wait
-        if not isinstance(batches, list) or len(batches) > TOGETHER:
+        settles = bool(self._arrived) or self._merges_pending
+        if not isinstance(batches, list) or len(batches) > MAX_EVAL_BATCHES:
             if settles:
                 self.synchronize()
             return self.evaluator.look(self)
         if settles:  # and the evaluation, before anything is waited for
             self.launch()
         with self._job.compilations.of("evaluate"):
-            model, sums = self._evaluated(batches)
+            model, sums = self._evaluate_batches(batches)
         if settles:
             self.synchronize()
         before = time.perf_counter()
         sums = jax.device_get(sums)
         self.evaluator.seconds += time.perf_counter() - before
-        return self._what_is_seen(model, sums)
+        return self._evaluated_model(model, sums)
 
-    def _evaluated(self, batches: list[Batch]) -> tuple[Model, Any]:
+    def _evaluate_batches(self, batches: list[Batch]) -> tuple[Model, Any]:
         """The current model, and its metrics' sums over each batch."""
         model = self.model()
         return model, self._parts.programs.evaluate_all(*model, batches)
 
-    def _what_is_seen(self, model: Model, sums: Any) -> EvaluatedModel:
+    def _evaluated_model(self, model: Model, sums: Any) -> EvaluatedModel:
         return EvaluatedModel(
             model, means_of(self._parts.programs, sums) | self.report()
         )

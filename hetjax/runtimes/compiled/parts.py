@@ -14,7 +14,7 @@ from hetjax.local import LocalUpdate
 from hetjax.machine import ROOT, Topology
 from hetjax.merge.types import Merge
 from hetjax.replica import Replica, Requires
-from hetjax.runtimes.compiled.stacks import put, row
+from hetjax.runtimes.compiled.stacks import set_tree_row, tree_row
 from hetjax.tree import PyTree
 
 
@@ -31,8 +31,10 @@ class Parts(NamedTuple):
     changes: tuple[bool, ...]  # does a step change this leaf of a replica?
     # is this leaf copied when a round begins, since merges may change it meanwhile?
     copied: tuple[bool, ...]
-    checks: bool  # is each round's replica checked for numbers that are not finite?
-    keeps: bool  # are the losses of all examples kept, for the sampler?
+    checks_finite: (
+        bool  # is each round's replica checked for numbers that are not finite?
+    )
+    records_losses: bool  # are the losses of all examples kept, for the sampler?
 
     @property
     def shared(self) -> bool:
@@ -51,7 +53,7 @@ class Parts(NamedTuple):
     def state(self, states: "States", level: int, node: Any) -> PyTree:
         """The state of a node, by the merge that it has and its place among those."""
         found = states[level]
-        return found if self.num_nodes[level] == 1 else row(found, node)
+        return found if self.num_nodes[level] == 1 else tree_row(found, node)
 
     def with_state(
         self, states: "States", level: int, node: Any, new: PyTree, old: PyTree
@@ -59,7 +61,9 @@ class Parts(NamedTuple):
         """The states with one that was `old`."""
         changed = list(states)
         changed[level] = (
-            new if self.num_nodes[level] == 1 else put(states[level], node, new, old)
+            new
+            if self.num_nodes[level] == 1
+            else set_tree_row(states[level], node, new, old)
         )
         return tuple(changed)
 
@@ -117,25 +121,25 @@ def copied_leaves(
     return tuple(c == m for c, m in zip(changes, moved, strict=True))
 
 
-class Held(NamedTuple):
+class RunState(NamedTuple):
     """All replicas and states."""
 
     replicas: Replica  # [W, ...]
     # where merges may change a replica during its round: of the leaves that are copied,
     # those with which rounds began, and of those that steps change, what came of them
-    begun: tuple[Any, ...]  # [W, ...] each
-    done: tuple[Any, ...]  # [W, ...] each
+    checked_out: tuple[Any, ...]  # [W, ...] each
+    finished: tuple[Any, ...]  # [W, ...] each
     states: States
 
 
-class Places(NamedTuple):
+class NodeIndices(NamedTuple):
     """Where the nodes of a topology are among those that have the same merge."""
 
     of: Mapping[str, tuple[int, int]]  # name -> (index of its merge, its place)
     num_nodes: tuple[int, ...]
 
     @classmethod
-    def in_topology(cls, topology: Topology, merges: int) -> "Places":
+    def in_topology(cls, topology: Topology, merges: int) -> "NodeIndices":
         """The places of all nodes; the root is the first that has its merge."""
         of, counts = {}, [0] * merges
         for name in (ROOT, *sorted({*topology.nodes} - {ROOT})):
@@ -145,7 +149,7 @@ class Places(NamedTuple):
         return cls(of, tuple(counts))
 
 
-def begun(parts: Parts, params: PyTree, model_state: PyTree) -> Held:
+def initial_run_state(parts: Parts, params: PyTree, model_state: PyTree) -> RunState:
     """What a run begins with: every node and every replica has the first model."""
     begin = parts.programs.replica(parts.local, parts.requires)
     replicas = _repeated(begin(params, model_state), parts.num_workers)
@@ -162,14 +166,14 @@ def begun(parts: Parts, params: PyTree, model_state: PyTree) -> Held:
         )
     )
     if not parts.shared:
-        return Held(replicas, (), (), states)
+        return RunState(replicas, (), (), states)
     leaves = jax.tree.leaves(replicas)
 
     def copies(of: tuple[bool, ...]) -> tuple[Any, ...]:
         every = zip(leaves, of, strict=True)
         return tuple(jnp.array(x, copy=True) for x, chosen in every if chosen)
 
-    return Held(replicas, copies(parts.copied), copies(parts.changes), states)
+    return RunState(replicas, copies(parts.copied), copies(parts.changes), states)
 
 
 @partial(jax.jit, static_argnums=1)  # one program for all leaves

@@ -19,7 +19,7 @@ from hetjax.engine.records.history import BY_REQUEST, REFERENCE
 from hetjax.engine.rollback import frozen
 from hetjax.engine.tape import StartRound
 from hetjax.machine import WorkerInfo
-from hetjax.runtimes.compiled.rows import SENT, device_bytes
+from hetjax.runtimes.compiled.rows import MAX_SENT_BYTES, device_bytes
 from hetjax.runtimes.step_modes import (
     flops_per_example,
     loops_are_fast,
@@ -28,20 +28,20 @@ from hetjax.runtimes.step_modes import (
 from hetjax.strategies.types import Strategy
 
 DATA_SHARE = 0.25  # of a device's memory that training data may have
-HELD_SHARE = 0.5  # ... and replicas and states: before a launch, after it, at a mark
+STATE_SHARE = 0.5  # ... and replicas and states: before a launch, after it, at a mark
 COPIES = 3
 SMALL_HOST = 2**33  # bytes of memory, where the system does not say
 STEPS_SHARE = 0.2  # ... and what the steps of rounds that run side by side compute
 ROWS_ONLY = 2**25  # bytes of a replica whose steps touch a few rows alone (see below)
 FLOPS = {"cpu": 2e10}  # of a stretch, at most: a few seconds
 FLOPS_ELSEWHERE = 2e13
-MOST_STEPS = 16384  # of a stretch
+MAX_STEPS_AHEAD = 16384  # of a stretch
 SMALL_MODEL = 2**17  # bytes, up to which rounds of several steps are compiled on a CPU
 EXACT_SIZES = 4  # of batches that must not be padded: each is a step of its own
-MOST_RUNS = 64  # that are played side by side
-TOGETHER = 16  # batches at most of an evaluation that is one program
+MAX_RUNS = 64  # that are played side by side
+MAX_EVAL_BATCHES = 16  # batches at most of an evaluation that is one program
 # the kinds of machine of runs that are kept, by whether they are compiled
-KEPT = {True: "simulated, compiled", False: "simulated"}
+CHECKPOINT_KINDS = {True: "simulated, compiled", False: "simulated"}
 
 
 class PlayerChoice(NamedTuple):
@@ -52,7 +52,7 @@ class PlayerChoice(NamedTuple):
     why: str  # the reference player is taken; "" if it is not
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """The choice, for the history."""
         return "compiled" if self.compiled else f"{REFERENCE}{self.why}"
 
@@ -97,9 +97,9 @@ def _refusal(job: Job, impossible: str) -> str:
     return f"compiled=True: {impossible}: leave compiled out"
 
 
-def as_before(job: Job, kind: str) -> Job:
+def with_same_player(job: Job, kind: str) -> Job:
     """A job that goes on from a cut of this kind: with the same player, to the bit."""
-    before = [compiled for compiled, name in KEPT.items() if name == kind]
+    before = [compiled for compiled, name in CHECKPOINT_KINDS.items() if name == kind]
     return job._replace(compiled=before[0]) if before else job
 
 
@@ -109,8 +109,8 @@ def _impossible(
     """Why a run cannot be compiled, or ""."""
     if len(devices) > 1:
         return "its workers are spread over several devices"
-    held = held_bytes(strategy, job, workers)
-    if held > HELD_SHARE * memory_of(devices[0]):
+    held = state_bytes(strategy, job, workers)
+    if held > STATE_SHARE * device_memory(devices[0]):
         return f"its replicas need {held / 2**30:.1f} GiB, which do not fit"
     return ""
 
@@ -129,7 +129,7 @@ def _slower(strategy: Strategy, job: Job, platform: str) -> str:
     return ""
 
 
-def held_bytes(strategy: Strategy, job: Job, workers: int) -> int:
+def state_bytes(strategy: Strategy, job: Job, workers: int) -> int:
     """The bytes of all replicas and states, as often as a compiled run holds them."""
     stacks = 3 if strategy.merges[0].updates_busy_workers else 1
     states = 2 * _model_bytes(job) * len(strategy.merges)  # a center, and its momentum
@@ -146,8 +146,8 @@ def compiled_bytes(
     choice = choose(strategy, job, workers, [device])
     if not choice.compiled:
         return None
-    data = device_bytes(job.train) if choice.on_device else SENT
-    return held_bytes(strategy, job, workers) + (data or 0)
+    data = device_bytes(job.train) if choice.on_device else MAX_SENT_BYTES
+    return state_bytes(strategy, job, workers) + (data or 0)
 
 
 def _model_bytes(job: Job) -> int:
@@ -166,10 +166,10 @@ def _replica_bytes(strategy: Strategy, job: Job) -> int:
 def _fits(job: Job, device: Device) -> bool:
     """Do the training data fit on the device?"""
     num_bytes = device_bytes(job.train)
-    return num_bytes is not None and num_bytes <= DATA_SHARE * memory_of(device)
+    return num_bytes is not None and num_bytes <= DATA_SHARE * device_memory(device)
 
 
-def memory_of(device: Device) -> float:
+def device_memory(device: Device) -> float:
     """The bytes of a device's memory; of a CPU, the host's."""
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats:
@@ -180,7 +180,7 @@ def memory_of(device: Device) -> float:
         return SMALL_HOST
 
 
-def reconsidered(
+def reconsider(
     choice: PlayerChoice,
     strategy: Strategy,
     job: Job,
@@ -213,7 +213,7 @@ def reconsidered(
     return PlayerChoice(False, False, why) if why else choice
 
 
-def side_by_side(strategy: Strategy, job: Job, workers: int, device: Device) -> int:
+def max_runs_at_once(strategy: Strategy, job: Job, workers: int, device: Device) -> int:
     """How many runs that have one schedule are played at once, at most.
 
     1 if the reference player is taken, or what happens depends on a run's numbers.
@@ -225,18 +225,16 @@ def side_by_side(strategy: Strategy, job: Job, workers: int, device: Device) -> 
         return 1
     if not isinstance(job.test, list):
         return 1  # batches of evaluations are made one by one
-    if len(job.test) > TOGETHER:
+    if len(job.test) > MAX_EVAL_BATCHES:
         return 1
-    memory = memory_of(device)
-    held = max(1, held_bytes(strategy, job, workers))
+    memory = device_memory(device)
+    held = max(1, state_bytes(strategy, job, workers))
     step = max(1, step_bytes(job) * strategy.batch_size)
-    fit = min(HELD_SHARE * memory / held, STEPS_SHARE * memory / step)
-    return max(1, min(MOST_RUNS, int(fit)))
+    fit = min(STATE_SHARE * memory / held, STEPS_SHARE * memory / step)
+    return max(1, min(MAX_RUNS, int(fit)))
 
 
-def rounds_side_by_side(
-    job: Job, strategy: Strategy, workers: int, device: Device
-) -> int:
+def num_lanes(job: Job, strategy: Strategy, workers: int, device: Device) -> int:
     """How many rounds run side by side, at most.
 
     On a CPU rounds run in turn: on two cores, MLPs of 16 to 512 hidden units took as
@@ -246,18 +244,19 @@ def rounds_side_by_side(
     if device.platform == "cpu":
         return 1
     each = max(1, step_bytes(job) * strategy.batch_size * _runs(job))
-    return max(1, min(workers, int(STEPS_SHARE * memory_of(device) / each)))
+    return max(1, min(workers, int(STEPS_SHARE * device_memory(device) / each)))
 
 
 def _runs(job: Job) -> int:
     """How many runs are played together."""
-    return 1 if job.side is None else job.side.number
+    return 1 if job.variants is None else job.variants.num_runs
 
 
-def most_steps(strategy: Strategy, job: Job, platform: str) -> float:
+def max_steps_ahead(strategy: Strategy, job: Job, platform: str) -> float:
     """How many steps a stretch has, at most, so that Ctrl-C is answered soon."""
     # forward and backward
     step = flops_per_example(job) * 3 * strategy.batch_size * _runs(job)
     return min(
-        MOST_STEPS / _runs(job), FLOPS.get(platform, FLOPS_ELSEWHERE) / max(1, step)
+        MAX_STEPS_AHEAD / _runs(job),
+        FLOPS.get(platform, FLOPS_ELSEWHERE) / max(1, step),
     )

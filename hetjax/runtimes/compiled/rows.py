@@ -17,11 +17,11 @@ from hetjax.data.columns import gathered, in_memory, leaves_of, row_bytes
 from hetjax.data.dataset import Split
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
-from hetjax.runtimes.compiled.parts import row
+from hetjax.runtimes.compiled.stacks import tree_row
 
-FEW = 1  # splits that stay on a device besides the one in use
-SENT = 2**26  # bytes of batches that are sent at once, at most
-MOST = 2**31 - 1  # entries of a sparse array that int32 numbers can count
+MAX_OTHER_SPLITS = 1  # splits that stay on a device besides the one in use
+MAX_SENT_BYTES = 2**26  # bytes of batches that are sent at once, at most
+MAX_ENTRIES = 2**31 - 1  # entries of a sparse array that int32 numbers can count
 
 
 class Csr(NamedTuple):
@@ -33,7 +33,7 @@ class Csr(NamedTuple):
 
 
 class BucketSteps(NamedTuple):
-    """Steps of a chunk that have the same bucket."""
+    """Steps of a stretch that have the same bucket."""
 
     bucket: Bucket
     places: np.ndarray  # among all steps
@@ -80,19 +80,19 @@ class DeviceRows:
         """Copy the split to a device; None is JAX's choice."""
         leaves, structure = jax.tree.flatten((split.x, split.y))
         columns = (leaf.shape[1] if sp.issparse(leaf) else 0 for leaf in leaves)
-        self.maker = RowGather(structure, tuple(columns), sp.issparse(split.y))
+        self.batch_maker = RowGather(structure, tuple(columns), sp.issparse(split.y))
         self._sparse = [leaf for leaf in leaves if sp.issparse(leaf)]
-        self.number = len(split)
+        self.num_rows = len(split)
         self.arrays = jax.device_put([_on_host(leaf) for leaf in leaves], device)
 
-    most = MOST  # steps of a chunk
+    max_steps = MAX_ENTRIES  # steps of a stretch
     sends = False  # are batches sent with each launch?
 
     def lengths(self, rows: np.ndarray) -> list[np.ndarray]:
         """The stored entries of these rows (host), of each sparse array."""
         return [m.indptr[rows + 1] - m.indptr[rows] for m in self._sparse]
 
-    def given(
+    def program_inputs(
         self, rows: np.ndarray, steps: Sequence["BucketSteps"], length: int
     ) -> tuple[Any, np.ndarray]:
         """What a program gets: the arrays, and the rows [length, B] of its steps."""
@@ -102,13 +102,13 @@ class DeviceRows:
         return self.arrays, table
 
 
-class Sent(NamedTuple):
+class SentBatches(NamedTuple):
     """Takes batches inside a program that were sent with it."""
 
     def batch(self, arrays: Any, rows: jax.Array, n: Any, bucket: Bucket) -> Batch:
         """The batch of a step, inside a program."""
         del n
-        return row(arrays[bucket.size], rows[0])
+        return tree_row(arrays[bucket.size], rows[0])
 
 
 class HostRows:
@@ -116,20 +116,22 @@ class HostRows:
 
     def __init__(self, split: Split, batch_size: int):
         """`batch_size` is the largest."""
-        self._split, self.number = split, len(split)
+        self._split, self.num_rows = split, len(split)
         columns = (split.x, split.y)
         self._sparse = [leaf for leaf in leaves_of(columns) if sp.issparse(leaf)]
         stored = sum(8 * leaf.nnz / leaf.shape[0] for leaf in self._sparse)
-        self.most = max(1, int(SENT / batch_size / max(1, row_bytes(columns) + stored)))
+        self.max_steps = max(
+            1, int(MAX_SENT_BYTES / batch_size / max(1, row_bytes(columns) + stored))
+        )
 
-    maker = Sent()
+    batch_maker = SentBatches()
     sends = True
 
     def lengths(self, rows: np.ndarray) -> list[np.ndarray]:
         """The stored entries of these rows (host), of each sparse array."""
         return [m.indptr[rows + 1] - m.indptr[rows] for m in self._sparse]
 
-    def given(
+    def program_inputs(
         self, rows: np.ndarray, steps: Sequence[BucketSteps], length: int
     ) -> tuple[Any, np.ndarray]:
         """The batches of each size, and for each step the place of its own."""
@@ -164,7 +166,7 @@ def rows_on(job: Job, device: Device | None) -> DeviceRows:
     known = {} if job.on_devices is None else job.on_devices
     key = id(job.train), device
     if key not in known:
-        for old in list(known)[: max(0, len(known) - FEW)]:
+        for old in list(known)[: max(0, len(known) - MAX_OTHER_SPLITS)]:
             del known[old]
         known[key] = job.train, DeviceRows(job.train, device)  # so that the id stays
     return known[key][1]
@@ -211,7 +213,7 @@ def device_bytes(split: Split) -> int | None:
         if not in_memory(leaf):
             return None
         if sp.issparse(leaf):
-            if leaf.nnz > MOST:
+            if leaf.nnz > MAX_ENTRIES:
                 return None
             total += 8 * leaf.nnz + 4 * (leaf.shape[0] + 1)
         else:
@@ -229,7 +231,7 @@ def check_rows(rows: np.ndarray, number: int) -> None:
         )
 
 
-def padded(table: np.ndarray, size: int, lengths: list[np.ndarray]) -> np.ndarray:
+def pad_rows(table: np.ndarray, size: int, lengths: list[np.ndarray]) -> np.ndarray:
     """[S, size] the rows [S, n] of S steps, padded as batches are.
 
     `lengths` [S n] are the entries of the rows, of each sparse array, in their order:

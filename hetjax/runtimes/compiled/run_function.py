@@ -12,15 +12,15 @@ from jax import lax
 from hetjax import tree
 from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import Programs
-from hetjax.runtimes.compiled.parts import Held, Parts, begun
-from hetjax.runtimes.compiled.scheduled_run import Written
+from hetjax.runtimes.compiled.parts import Parts, RunState, initial_run_state
+from hetjax.runtimes.compiled.scheduled_run import ScheduledRun
 from hetjax.runtimes.compiled.stretch_program import event_player
-from hetjax.runtimes.compiled.stretch_types import scaled
+from hetjax.runtimes.compiled.stretch_types import scale_rates
 from hetjax.tree import PyTree
 
 
-def played(
-    written: Written,
+def play_run(
+    written: ScheduledRun,
     parts: Parts,
     source: Any,
     arrays: Any,
@@ -43,10 +43,10 @@ def played(
     on_test, on_held_out = (_metrics_of(programs, each) for each in batches)
     like = jax.eval_shape(lambda: model)
 
-    def evaluate(held: Held) -> dict[str, Any]:
-        found = on_test(parts.model(held.states, like))
+    def evaluate(run_state: RunState) -> dict[str, Any]:
+        found = on_test(parts.model(run_state.states, like))
         if merge.report is not None:
-            found = found | merge.report(parts.state(held.states, -1, 0))
+            found = found | merge.report(parts.state(run_state.states, -1, 0))
         return jax.tree.map(jnp.asarray, found)
 
     play = event_player(
@@ -54,38 +54,42 @@ def played(
         written.shape,
         source,
         arrays,
-        scaled(written.tables, rate),
+        scale_rates(written.tables, rate),
         key,
         lambda r: on_held_out((r.params, r.model_state))[programs.task.metric],
     )
-    held = begun(parts, *model)
+    run_state = initial_run_state(parts, *model)
     nothing = jax.tree.map(
-        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(evaluate, held)
+        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(evaluate, run_state)
     )
 
-    def event(held: Held, numbers: jax.Array) -> tuple[Held, dict[str, jax.Array]]:
+    def event(
+        run_state: RunState, numbers: jax.Array
+    ) -> tuple[RunState, dict[str, jax.Array]]:
         which, merge, first = numbers
         branches = [
-            lambda held, kind=kind: (play(kind, held, merge, first), nothing)
-            for kind in written.kinds
+            lambda run_state, kind=kind: (play(kind, run_state, merge, first), nothing)
+            for kind in written.event_kinds
         ]
-        look = lambda held: (held, evaluate(held))  # noqa: E731
-        idle = lambda held: (held, nothing)  # noqa: E731
-        return lax.switch(which, (*branches, look, idle), held)
+        look = lambda run_state: (run_state, evaluate(run_state))  # noqa: E731
+        idle = lambda run_state: (run_state, nothing)  # noqa: E731
+        return lax.switch(which, (*branches, look, idle), run_state)
 
-    held, found = _in_blocks(event, held, written.events, idle=len(written.kinds) + 1)
-    evaluations = {name: values[written.looks] for name, values in found.items()}
-    return evaluations, parts.model(held.states, like)
+    run_state, found = _in_blocks(
+        event, run_state, written.events, idle=len(written.event_kinds) + 1
+    )
+    evaluations = {name: values[written.eval_events] for name, values in found.items()}
+    return evaluations, parts.model(run_state.states, like)
 
 
 def _in_blocks(
-    play: Callable[[Held, jax.Array], tuple[Held, Any]],
-    held: Held,
+    play: Callable[[RunState, jax.Array], tuple[RunState, Any]],
+    run_state: RunState,
     events: np.ndarray,
     *,
     idle: int,
-) -> tuple[Held, Any]:
-    """As `lax.scan(play, held, events)`, with less memory in reverse.
+) -> tuple[RunState, Any]:
+    """As `lax.scan(play, run_state, events)`, with less memory in reverse.
 
     An event of the kind `idle` does nothing.
     """
@@ -96,13 +100,15 @@ def _in_blocks(
     blocks = np.concatenate([events, rest]).reshape(-1, size, events.shape[1])
     one = jax.checkpoint(play, prevent_cse=False)
 
-    def block(held: Held, numbers: jax.Array) -> tuple[Held, Any]:
-        return lax.scan(one, held, numbers)
+    def block(run_state: RunState, numbers: jax.Array) -> tuple[RunState, Any]:
+        return lax.scan(one, run_state, numbers)
 
-    held, found = lax.scan(
-        jax.checkpoint(block, prevent_cse=False), held, jnp.asarray(blocks)
+    run_state, found = lax.scan(
+        jax.checkpoint(block, prevent_cse=False), run_state, jnp.asarray(blocks)
     )
-    return held, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:number], found)
+    return run_state, jax.tree.map(
+        lambda x: x.reshape(-1, *x.shape[2:])[:number], found
+    )
 
 
 def _metrics_of(

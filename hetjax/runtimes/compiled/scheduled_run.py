@@ -19,15 +19,19 @@ from hetjax.engine.job import Job
 from hetjax.engine.loop import ledger_of, writer_of
 from hetjax.engine.protocols import EvaluatedModel
 from hetjax.machine import ROOT, Machine, MergeOp, SimulatedClock, WorkerInfo
-from hetjax.runtimes.compiled.compiled_player import CompiledPlayer, Unread
+from hetjax.runtimes.compiled.compiled_player import CompiledPlayer, UnavailableMetrics
 from hetjax.runtimes.compiled.parts import Parts
-from hetjax.runtimes.compiled.stretch_types import Event, Shape, StretchTables
+from hetjax.runtimes.compiled.stretch_types import (
+    ProgramShape,
+    ScheduleEvent,
+    StretchTables,
+)
 from hetjax.runtimes.compiled.tables import lengths_of, tables_of
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import check_calibration
 
 
-class Line(NamedTuple):
+class ScheduleLine(NamedTuple):
     """What happens in a run, as its schedule says."""
 
     seconds: float  # when it begins
@@ -39,22 +43,22 @@ class Line(NamedTuple):
     members: tuple[str, ...]  # of a merge
 
 
-class Written(NamedTuple):
+class ScheduledRun(NamedTuple):
     """A run as numbers."""
 
     parts: Parts
-    shape: Shape
+    shape: ProgramShape
     tables: StretchTables  # NumPy
-    kinds: tuple[Event, ...]  # of events
+    event_kinds: tuple[ScheduleEvent, ...]  # of events
     # int32 [E, 3]: kind, first merge, first round; the kind after the last one is an
     # evaluation, whose merge and round are 0
     events: np.ndarray
-    looks: np.ndarray  # int [num_evals + 1]: which event evaluates the model
+    eval_events: np.ndarray  # int [num_evals + 1]: which event evaluates the model
     seconds: np.ndarray  # float64 [num_evals + 1]: of the evaluations
-    lines: tuple[Line, ...]
+    lines: tuple[ScheduleLine, ...]
 
 
-class _Collector(CompiledPlayer):
+class ScheduleCollector(CompiledPlayer):
     """Collects a whole run, and launches nothing."""
 
     def open(self) -> None:
@@ -67,16 +71,16 @@ class _Collector(CompiledPlayer):
     def launch(self) -> None:
         """Do nothing: all of it is played at once, later."""
 
-    def cut(self) -> None:
+    def end_event(self) -> None:
         """End an event."""
         if not self.places or self.places[-1][:2] != self._here:
             self.places.append((*self._here, False))
 
     @property
     def _here(self) -> tuple[int, int]:
-        return len(self._chunk.merges), len(self._chunk.rounds)
+        return len(self._stretch.merges), len(self._stretch.rounds)
 
-    def _look(self, look: tape.EvaluateRoot) -> EvaluatedModel:
+    def _evaluate(self, look: tape.EvaluateRoot) -> EvaluatedModel:
         del look
         place = (*self._here, True)
         if place not in self.places[-1:]:  # else the model is the same
@@ -88,13 +92,15 @@ class _Collector(CompiledPlayer):
         action = measure.action
         return [0.0] * (len(action.members) + len(action.partners))
 
-    def written(self, seen: list[int], seconds: list[float], lines: Any) -> Written:
+    def written(
+        self, seen: list[int], seconds: list[float], lines: Any
+    ) -> ScheduledRun:
         """What was collected; `seen` are the places of the evaluations."""
-        chunk, parts = self._chunk, self._parts
-        buckets, of_round, rows, _ = self._buckets.of(chunk)
-        lengths = lengths_of(chunk, None)
+        stretch, parts = self._stretch, self._parts
+        buckets, of_round, rows, _ = self._buckets.of(stretch)
+        lengths = lengths_of(stretch, None)
         tables = tables_of(
-            chunk,
+            stretch,
             None,
             of_round,
             rows,
@@ -103,25 +109,25 @@ class _Collector(CompiledPlayer):
             absent=parts.num_workers,
         )
         of_number = list(self._kinds)
-        kinds: dict[Event, int] = {}
+        kinds: dict[ScheduleEvent, int] = {}
         events, looks = [], {}
-        for place, (merges, rounds) in self._pieces(seen[-1]):
+        for place, (merges, rounds) in self._events(seen[-1]):
             if place is not None:
                 looks[place] = len(events)
                 events.append((-1, 0, 0))
                 continue
-            of_rounds = [(buckets[of_round[i]], chunk.rounds[i][2]) for i in rounds]
-            event = Event(
-                _in_turn([(of_number[chunk.merges[i][0]],) for i in merges]),
-                _in_turn(of_rounds, self._width),
+            of_rounds = [(buckets[of_round[i]], stretch.rounds[i][2]) for i in rounds]
+            event = ScheduleEvent(
+                _in_turn([(of_number[stretch.merges[i][0]],) for i in merges]),
+                _in_turn(of_rounds, self._lanes),
             )
             number = kinds.setdefault(event, len(kinds))
             events.append((number, merges.start, rounds.start))
         table = np.array(events, np.int32).reshape(-1, 3)
         table[table[:, 0] < 0, 0] = len(kinds)
-        shape = Shape(tuple(of_number), buckets, False)
+        shape = ProgramShape(tuple(of_number), buckets, False)
         found = np.array([looks[place] for place in seen])
-        return Written(
+        return ScheduledRun(
             parts,
             shape,
             tables,
@@ -132,13 +138,13 @@ class _Collector(CompiledPlayer):
             tuple(lines),
         )
 
-    def _pieces(self, last: int) -> Iterator[tuple[int | None, tuple[range, range]]]:
+    def _events(self, last: int) -> Iterator[tuple[int | None, tuple[range, range]]]:
         """The merges and rounds of each event, or the place of an evaluation.
 
         Nothing that comes after the `last` place is seen by anybody.
         """
         merge = first = 0
-        ends = iter(self._chunk.ends)  # where a merge has to follow a round
+        ends = iter(self._stretch.ends)  # where a merge has to follow a round
         end = next(ends, None)
         for place, (merges, rounds, look) in enumerate(self.places[: last + 1]):
             while end is not None and end <= (merges, rounds):
@@ -163,9 +169,9 @@ def _in_turn(each: list[tuple[Any, ...]], most: int = 0) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def write(
-    strategy: Strategy, job: Job, machine: Machine, source: Any, *, width: int
-) -> Written:
+def schedule_run(
+    strategy: Strategy, job: Job, machine: Machine, source: Any, *, lanes: int
+) -> ScheduledRun:
     """Write a run; `source` has the training split on a device.
 
     Of the rounds that begin at the same event, `width` at most run side by side.
@@ -179,8 +185,14 @@ def write(
         seed=job.schedule,
         nonzeros_per_example=nonzeros_per_example(job.data.train),
     )
-    player = _Collector(
-        strategy, job, clock.workers, source, None, width=width, most=math.inf
+    player = ScheduleCollector(
+        strategy,
+        job,
+        clock.workers,
+        source,
+        None,
+        lanes=lanes,
+        max_steps_ahead=math.inf,
     )
     player.open()
     writer = writer_of(
@@ -194,7 +206,7 @@ def write(
     )
     seen: list[int] = []
     seconds: list[float] = []
-    lines: list[Line] = []
+    lines: list[ScheduleLine] = []
 
     def play(written: tape.Tape) -> None:
         answer = None
@@ -202,7 +214,7 @@ def write(
             try:
                 entry = written.send(answer)
             except StopIteration:
-                player.cut()
+                player.end_event()
                 return
             if isinstance(entry, tape.EndRun):
                 raise ValueError(
@@ -213,7 +225,7 @@ def write(
             if isinstance(entry, tape.EvaluationDone):
                 seen.append(entry.seen.model)
                 seconds.append(entry.time)
-                answer = Unread(
+                answer = UnavailableMetrics(
                     ValueError(
                         f"{job.name}: the policy reads the metrics of evaluations, and "
                         "a run as a function is written before there are any: use "
@@ -242,12 +254,12 @@ def _check(strategy: Strategy, name: str) -> None:
         )
 
 
-def _lines_of(entry: Any, workers: tuple[WorkerInfo, ...]) -> Iterator[Line]:
+def _lines_of(entry: Any, workers: tuple[WorkerInfo, ...]) -> Iterator[ScheduleLine]:
     """The line of the schedule that an entry of the tape is, if it is one."""
     if isinstance(entry, tape.StartRound):
         steps, size = entry.local_round.local_steps, entry.local_round.size
         name = workers[entry.worker].name
-        yield Line(entry.start, "steps", name, steps, size, "", ())
+        yield ScheduleLine(entry.start, "steps", name, steps, size, "", ())
     elif isinstance(entry, tape.MergeDone):
         action = entry.action
         members = tuple(
@@ -255,9 +267,9 @@ def _lines_of(entry: Any, workers: tuple[WorkerInfo, ...]) -> Iterator[Line]:
             for m in (*action.members, *action.partners)
         )
         what = "merge" if MergeOp.PUSH in action.op else _words(action.op)
-        yield Line(entry.stamps.start, what, "", 0, 0, action.node, members)
+        yield ScheduleLine(entry.stamps.start, what, "", 0, 0, action.node, members)
     elif isinstance(entry, tape.EvaluationDone):
-        yield Line(entry.time, "evaluation", "", 0, 0, ROOT, ())
+        yield ScheduleLine(entry.time, "evaluation", "", 0, 0, ROOT, ())
 
 
 def _words(op: MergeOp) -> str:

@@ -1,4 +1,4 @@
-"""A chunk: what one launch of a compiled run plays, collected and written as tables.
+"""A stretch: what one launch of a compiled run plays, collected and written as tables.
 
 Instructions come in the order of the tape and are put into supersteps: merges, then
 rounds that begin after them. A merge ends the superstep if one of its members has a
@@ -44,7 +44,7 @@ class PendingOutcome:
         self.known = False
         self._mean, self._finite, self._losses = 0.0, True, None
 
-    def learn(self, mean: float, finite: bool, losses: np.ndarray | None) -> None:
+    def set_numbers(self, mean: float, finite: bool, losses: np.ndarray | None) -> None:
         """Take the numbers: mean loss of the last step, and losses [K, B] or None."""
         self._mean, self._finite, self._losses = mean, finite, losses
         self.known = True
@@ -68,7 +68,7 @@ class PendingOutcome:
         if self._rows and self._losses is not None:
             yield np.stack(self._rows), self._losses
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Forget the player: what is not known by now will not be."""
         self._settle = None
 
@@ -89,11 +89,11 @@ class PendingOutcome:
         rows, padded, steps, known, numbers = saved
         found = cls(rows, padded, settle, steps=steps)
         if known:
-            found.learn(*numbers)
+            found.set_numbers(*numbers)
         return found
 
 
-class Chunk:
+class Stretch:
     """Supersteps that are not launched yet."""
 
     def __init__(self):
@@ -107,9 +107,9 @@ class Chunk:
         self.ends: list[tuple[int, int]] = []  # of supersteps: merges, rounds
         self._working: set[int] = set()  # workers with a round in the last superstep
 
-    def copy(self) -> "Chunk":
-        """A chunk with the same contents; its outcomes are the same ones."""
-        other = Chunk()
+    def copy(self) -> "Stretch":
+        """A stretch with the same contents; its outcomes are the same ones."""
+        other = Stretch()
         for name, value in vars(self).items():
             setattr(other, name, value.copy())
         return other
@@ -124,15 +124,15 @@ class Chunk:
     @classmethod
     def restored(
         cls, saved: dict[str, Any], synchronize: Callable[[], object]
-    ) -> "Chunk":
-        """A chunk that was saved; `synchronize` is that of a `PendingOutcome`."""
-        chunk = cls()
+    ) -> "Stretch":
+        """A stretch that was saved; `synchronize` is that of a `PendingOutcome`."""
+        stretch = cls()
         for name, value in saved.items():
-            setattr(chunk, name, value)
-        chunk.outcomes = [
+            setattr(stretch, name, value)
+        stretch.outcomes = [
             PendingOutcome.restored(x, synchronize) for x in saved["outcomes"]
         ]
-        return chunk
+        return stretch
 
     def add_round(
         self,

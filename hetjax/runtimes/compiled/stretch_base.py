@@ -8,8 +8,8 @@ import jax
 
 from hetjax.replica import Replica
 from hetjax.runtimes.compiled.parts import Parts
-from hetjax.runtimes.compiled.stacks import do_if, put
-from hetjax.runtimes.compiled.stretch_types import Shape, StretchTables
+from hetjax.runtimes.compiled.stacks import run_if, set_tree_row
+from hetjax.runtimes.compiled.stretch_types import ProgramShape, StretchTables
 
 
 class StretchBase:
@@ -18,7 +18,7 @@ class StretchBase:
     measure: Callable[[Replica], Any] | None = None  # None: the tables have metrics
     _true: Any = None  # as XLA does not know; None: nothing is kept apart
 
-    def __init__(self, parts: Parts, shape: Shape, source: Any):
+    def __init__(self, parts: Parts, shape: ProgramShape, source: Any):
         self._parts, self._shape, self._source = parts, shape, source
         self._like = jax.eval_shape(parts.programs.task.init, jax.random.key(0))
         begin = parts.programs.replica(parts.local, parts.requires)
@@ -29,11 +29,13 @@ class StretchBase:
         """Take what is played."""
         self._arrays, self._tables, self._key = arrays, tables, key
 
-    def _put(
+    def _set_tree_row(
         self, stacks: Any, index: Any, new: Any, old: Any = None, *, apart: bool = True
     ) -> Any:
         """As `put`."""
-        return self._write(partial(put, index=index, new=new, old=old), stacks, apart)
+        return self._write(
+            partial(set_tree_row, index=index, new=new, old=old), stacks, apart
+        )
 
     def _write(self, write: Callable[[Any], Any], stacks: Any, apart: bool) -> Any:
         """`write(stacks)`; `apart`: once all that is read of them has been read.
@@ -43,7 +45,7 @@ class StretchBase:
         """
         if self._true is None or not apart:
             return write(stacks)
-        return do_if(self._true, write, stacks)
+        return run_if(self._true, write, stacks)
 
     def _changing(self, leaves: list[Any]) -> list[Any]:
         return [

@@ -12,40 +12,42 @@ from hetjax.engine.protocols import RoundNotFinite
 from hetjax.engine.replica_store import Model, counters
 from hetjax.machine import WorkerInfo
 from hetjax.runtimes.compiled.parts import (
-    Held,
+    NodeIndices,
     Parts,
-    Places,
-    begun,
+    RunState,
     changed_leaves,
     copied_leaves,
+    initial_run_state,
 )
-from hetjax.runtimes.compiled.stretch import Chunk, PendingOutcome
-from hetjax.runtimes.compiled.stretch_program import stretch
+from hetjax.runtimes.compiled.stretch import PendingOutcome, Stretch
+from hetjax.runtimes.compiled.stretch_program import stretch_program
 from hetjax.runtimes.compiled.stretch_types import (
     BEGIN,
-    Kind,
-    Numbers,
-    Shape,
+    OperationKind,
+    ProgramShape,
+    StretchResults,
     StretchTables,
 )
 from hetjax.runtimes.compiled.tables import (
     Buckets,
-    Lengths,
+    TableLengths,
+    group_positions,
     lengths_of,
-    links_of,
-    places_of,
+    round_groups_of,
     tables_of,
 )
 from hetjax.strategies.types import Strategy
 
-STEPS = 512  # of a chunk
+MAX_STEPS = 512  # of a stretch
 
 
 class StretchLauncher:
     """Launches what was collected, and reads what came of it."""
 
-    _initial: Model  # set when the player is opened, as are all replicas and states
-    _held: Held
+    _initial_model: (
+        Model  # set when the player is opened, as are all replicas and states
+    )
+    _run_state: RunState
 
     def __init__(
         self,
@@ -55,21 +57,21 @@ class StretchLauncher:
         source: Any,
         device: Any,
         *,
-        width: int,
-        most: float,
+        lanes: int,
+        max_steps_ahead: float,
     ):
         """`source` makes batches. `width` rounds, at most, run side by side.
 
         `most` steps, at most, are played until it is seen what came of them.
         """
         self._job, self._device, self._source = job, device, source
-        self._width, self._most = width, most
+        self._lanes, self._max_steps_ahead = lanes, max_steps_ahead
         self.evaluator = Evaluator(job, device)
         self.look_at_all = self.evaluator.of_all
         programs = job.programs
         merges = programs.merges_of(strategy)
         topology = strategy.policy.topology(workers)
-        self._places = Places.in_topology(topology, len(merges))
+        self._nodes = NodeIndices.in_topology(topology, len(merges))
         requires = (*merges[0].requires, *strategy.local.requires)
         some = np.zeros(job.buckets[-1].size, np.int64)
         batch = make_batch(job.train, some, job.buckets)
@@ -81,91 +83,98 @@ class StretchLauncher:
             merges,
             requires,
             len(workers),
-            self._places.num_nodes,
-            width > 1,
+            self._nodes.num_nodes,
+            lanes > 1,
             changes,
-            copied_leaves(programs, merges[0], local, changes, vmapped=width > 1),
-            checks=job.on_nan == "reset",
-            keeps=strategy.sampler.observe is not None,
+            copied_leaves(programs, merges[0], local, changes, vmapped=lanes > 1),
+            checks_finite=job.on_nan == "reset",
+            records_losses=strategy.sampler.observe is not None,
         )
         self._buckets = Buckets(job.buckets, source, exact=programs.exact)
-        self._kinds: dict[Kind, int] = {BEGIN: 0}  # their numbers
-        self._copies = any(self._parts.copied)  # when a round begins
-        self._everyone = tuple(range(len(workers)))
-        self._single = True
-        self._lengths = Lengths()
-        self._steps = min(max(STEPS, 4 * len(workers)), source.most)  # of a chunk
-        self._chunk = Chunk()
-        # launched, and not read yet: numbers, their chunks, and what runs side by side
-        self._launched: list[tuple[Any, Chunk, Any]] = []
+        self._kinds: dict[OperationKind, int] = {BEGIN: 0}  # their numbers
+        self._copies_replicas = any(self._parts.copied)  # when a round begins
+        self._all_workers = tuple(range(len(workers)))
+        self._one_step = True
+        self._lengths = TableLengths()
+        self._max_steps = min(
+            max(MAX_STEPS, 4 * len(workers)), source.max_steps
+        )  # of a stretch
+        self._stretch = Stretch()
+        # launched, and not read yet: numbers, their stretches, and what runs side by side
+        self._launched: list[tuple[Any, Stretch, Any]] = []
         self._running: dict[int, PendingOutcome] = {}  # of workers at work
         self._arrived: list[
             PendingOutcome
         ] = []  # since it was last seen what came of them
         self._moved: set[int] = set()  # workers whose replicas merges have moved
-        self._played = 0  # steps, since then
+        self._steps_ahead = 0  # steps, since then
         self.knows_in_time = False  # is each result known when it arrives?
         self.times_known = 0  # how often it was seen what came of everything
 
     def _first_model(self) -> Model:
         return self._job.programs.init(jax.random.key(self._job.seed))
 
-    def _begun(self, model: Model) -> Held:
+    def _initial_run_state(self, model: Model) -> RunState:
         # not as one program: of its parts, most are those of other strategies, too
-        return begun(self._parts, *model)
+        return initial_run_state(self._parts, *model)
 
     def flush(self) -> None:
         """See what came of everything, if that is due."""
-        if self.knows_in_time or self._played + len(self._chunk.rows) >= self._most:
+        if (
+            self.knows_in_time
+            or self._steps_ahead + len(self._stretch.rows) >= self._max_steps_ahead
+        ):
             self.synchronize()
 
     def launch(self) -> None:
         """Launch what was collected."""
-        chunk, self._chunk = self._chunk, Chunk()
-        if not (chunk.merges or chunk.rounds):
+        stretch, self._stretch = self._stretch, Stretch()
+        if not (stretch.merges or stretch.rounds):
             return
         parts, source = self._parts, self._source
-        buckets, of_round, rows, steps = self._buckets.of(chunk)
-        links = links_of(chunk, of_round, self._width) if self._width > 1 else None
-        self._lengths = self._lengths.holding(lengths_of(chunk, links))
+        buckets, of_round, rows, bucket_steps = self._buckets.of(stretch)
+        groups = (
+            round_groups_of(stretch, of_round, self._lanes) if self._lanes > 1 else None
+        )
+        self._lengths = self._lengths.grown_to(lengths_of(stretch, groups))
         members = max(len(kind.members) for kind in self._kinds)
-        most = self._steps
-        least = Lengths(most, most, most, members=max(1, members))
-        if links is not None:
+        steps = self._max_steps
+        least = TableLengths(steps, steps, steps, members=max(1, members))
+        if groups is not None:
             least = least._replace(rounds=16)
-        self._lengths = self._lengths.holding(least)
-        arrays, table = source.given(rows, steps, self._lengths.steps)
+        self._lengths = self._lengths.grown_to(least)
+        arrays, table = source.program_inputs(rows, bucket_steps, self._lengths.steps)
         tables = tables_of(
-            chunk,
-            links,
+            stretch,
+            groups,
             of_round,
             table,
             self._lengths,
             seed=self._job.seed,
             absent=parts.num_workers,
         )
-        shape = Shape(tuple(self._kinds), buckets, self._single)
+        shape = ProgramShape(tuple(self._kinds), buckets, self._one_step)
         with self._job.compilations.of("stretch"):
-            self._held, numbers = self._call(shape, arrays, tables)
-        self._launched.append((numbers, chunk, links))
-        self._played += len(chunk.rows)
+            self._run_state, numbers = self._call(shape, arrays, tables)
+        self._launched.append((numbers, stretch, groups))
+        self._steps_ahead += len(stretch.rows)
 
     def _call(
-        self, shape: Shape, arrays: Any, tables: StretchTables
-    ) -> tuple[Held, Numbers]:
+        self, shape: ProgramShape, arrays: Any, tables: StretchTables
+    ) -> tuple[RunState, StretchResults]:
         """Launch the program of a shape."""
         parts, source = self._parts, self._source
         program = parts.programs.once(
-            ("stretch", parts, shape, source.maker),
-            lambda: jax.jit(stretch(parts, shape, source.maker)),
+            ("stretch", parts, shape, source.batch_maker),
+            lambda: jax.jit(stretch_program(parts, shape, source.batch_maker)),
         )
-        return program(self._held, arrays, tables)
+        return program(self._run_state, arrays, tables)
 
     @property
-    def _merges_wait(self) -> bool:
+    def _merges_pending(self) -> bool:
         """Are there merges that are not launched yet?"""
         kinds = list(self._kinds)
-        return any(kinds[kind].what == "merge" for kind, *_ in self._chunk.merges)
+        return any(kinds[kind].what == "merge" for kind, *_ in self._stretch.merges)
 
     def synchronize_if_needed(self) -> None:
         """Let what came of all rounds that arrived be known."""
@@ -179,9 +188,9 @@ class StretchLauncher:
         """
         self.launch()
         self._read_all()
-        arrived, self._arrived, self._played = self._arrived, [], 0
+        arrived, self._arrived, self._steps_ahead = self._arrived, [], 0
         self.times_known += 1
-        checks = self._parts.checks
+        checks = self._parts.checks_finite
         for outcome in arrived:
             fine = np.isfinite(outcome.mean) and (outcome.finite or not checks)
             if not fine and not self.knows_in_time:
@@ -189,28 +198,28 @@ class StretchLauncher:
 
     def _read_all(self) -> None:
         """Read the numbers of all that was launched."""
-        for numbers, chunk, links in self._launched:
-            self._read(jax.device_get(numbers), chunk, links)
+        for numbers, stretch, groups in self._launched:
+            self._read(jax.device_get(numbers), stretch, groups)
         self._launched = []
 
-    def _read(self, numbers: Any, chunk: Chunk, links: Any) -> None:
+    def _read(self, numbers: Any, stretch: Stretch, groups: Any) -> None:
         means, finite, losses = numbers
-        n = len(chunk.rounds)
-        if links is not None and n:
-            order, lines, slots = places_of(links)
+        n = len(stretch.rounds)
+        if groups is not None and n:
+            order, group, lane = group_positions(groups)
             back = np.empty(n, int)
             back[order] = np.arange(n)
-            place = lines[back], slots[back]
+            place = group[back], lane[back]
         else:
             place = np.arange(n)
-        each = finite[place].tolist() if self._parts.checks else [True] * n
-        every = zip(chunk.outcomes, self._means(means, place), each, strict=True)
+        each = finite[place].tolist() if self._parts.checks_finite else [True] * n
+        every = zip(stretch.outcomes, self._means(means, place), each, strict=True)
         for i, (outcome, mean, fine) in enumerate(every):
-            kept = None
-            if self._parts.keeps:
-                _, start, steps, _, size = chunk.rounds[i]
-                kept = losses[start : start + steps, :size]
-            outcome.learn(mean, fine, kept)
+            own = None
+            if self._parts.records_losses:
+                _, start, steps, _, size = stretch.rounds[i]
+                own = losses[start : start + steps, :size]
+            outcome.set_numbers(mean, fine, own)
 
     def _means(self, means: np.ndarray, place: Any) -> list[Any]:
         """The mean losses of rounds, by their places."""
@@ -218,21 +227,21 @@ class StretchLauncher:
 
     def close(self) -> list[int]:
         """Let go of outcomes, which know the player; no thread has to end."""
-        launched = [o for _, chunk, _ in self._launched for o in chunk.outcomes]
-        for outcome in (*launched, *self._chunk.outcomes, *self._running.values()):
-            outcome.let_go()
+        launched = [o for _, stretch, _ in self._launched for o in stretch.outcomes]
+        for outcome in (*launched, *self._stretch.outcomes, *self._running.values()):
+            outcome.detach()
         return []
 
     def model(self) -> Model:
         """Return the root's current model, in the dtypes of the initial model."""
-        if self._merges_wait:
+        if self._merges_pending:
             self.launch()
         merge, programs = self._parts.merges[-1], self._parts.programs
-        return programs.model(merge)(self._root(), *self._initial)
+        return programs.model(merge)(self._root(), *self._initial_model)
 
     def _root(self) -> Any:
         """The root's state."""
-        return self._parts.state(self._held.states, -1, 0)
+        return self._parts.state(self._run_state.states, -1, 0)
 
     def report(self) -> dict[str, float]:
         """Return the counters of the root's merge."""

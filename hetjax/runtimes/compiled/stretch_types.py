@@ -13,27 +13,28 @@ WORKER = -1  # of a merge's members; others are nodes, by the merge that they ha
 _RATE = WorkerStats._fields.index("learning_rate")
 
 
-class Kind(NamedTuple):
+class OperationKind(NamedTuple):
     """A kind of what comes before the rounds of a superstep."""
 
-    what: str  # "merge", "begin", "reset", "begun", "done" or "moved"
+    what: str  # "merge", "begin", "reset", "check_out", "check_in" or "check_in_merged"
     level: int = 0  # of a merge: which merge
     op: MergeOp = MergeOp.FETCH
     members: tuple[int, ...] = ()  # WORKER, or the merge that a node has
-    everyone: bool = False  # are the members all workers, in their order?
+    all_workers: bool = False  # are the members all workers, in their order?
 
 
-BEGIN, RESET, BEGUN, DONE, MOVED = (
-    Kind(what) for what in ("begin", "reset", "begun", "done", "moved")
+BEGIN, RESET, CHECK_OUT, CHECK_IN, CHECK_IN_MERGED = (
+    OperationKind(what)
+    for what in ("begin", "reset", "check_out", "check_in", "check_in_merged")
 )
 
 
-class Shape(NamedTuple):
+class ProgramShape(NamedTuple):
     """What one program plays: any stretch of these kinds and shapes."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[OperationKind, ...]
     buckets: tuple[Bucket, ...]  # shapes of batches; none if there are no rounds
-    single: bool  # do all rounds have one step?
+    one_step: bool  # do all rounds have one step?
 
 
 class StretchTables(NamedTuple):
@@ -43,14 +44,14 @@ class StretchTables(NamedTuple):
     supersteps: Any  # int32 [Q, 4]: the first merge, the end; the first round, the end
     number: Any  # int32: of supersteps
     # worker, first row of `rows`, steps, number of its first step, batch size, bucket
-    rounds: Any  # int32 [R, 6], or [R, width, 6] where rounds run side by side
-    rates: Any  # float32 [R], or [R, width]
+    rounds: Any  # int32 [R, 6], or [R, lanes, 6] where rounds run side by side
+    rates: Any  # float32 [R], or [R, lanes]
     rows: Any  # int32 [S, B]: of the training split, for each step
     merges: Any  # int32 [M, 2 + n]: kind, node, members
     stats: Any  # float32 [M, fields, n]
 
 
-def scaled(tables: StretchTables, rate: jax.Array) -> StretchTables:
+def scale_rates(tables: StretchTables, rate: jax.Array) -> StretchTables:
     """The tables with all learning rates multiplied, in the dtype of `rate`."""
     stats = jnp.asarray(tables.stats, rate.dtype)
     return jax.tree.map(jnp.asarray, tables)._replace(
@@ -59,17 +60,17 @@ def scaled(tables: StretchTables, rate: jax.Array) -> StretchTables:
     )
 
 
-class Event(NamedTuple):
+class ScheduleEvent(NamedTuple):
     """What an event is made of: where all events are of few kinds, no number varies."""
 
-    before: tuple[tuple[Kind, int], ...]  # each so many times in turn
+    before: tuple[tuple[OperationKind, int], ...]  # each so many times in turn
     # bucket, steps, and how many: in turn or side by side, of different workers
     rounds: tuple[tuple[Bucket, int, int], ...]
 
 
-class Numbers(NamedTuple):
+class StretchResults(NamedTuple):
     """What the host is told of a stretch."""
 
-    means: Any  # [R] or [R, width]: the mean loss of each round's last step
+    means: Any  # [R] or [R, lanes]: the mean loss of each round's last step
     finite: Any  # bool, as `means`: are all numbers finite? [0] if it is not checked
     losses: Any  # [S, B], [0] if they are not kept

@@ -14,10 +14,16 @@ from hetjax.merge.group import Group
 from hetjax.merge.merge_checks import check_op
 from hetjax.merge.types import Merge, WorkerStats
 from hetjax.replica import Replica
-from hetjax.runtimes.compiled.parts import Held, States
-from hetjax.runtimes.compiled.stacks import at, different, do_if, put, row
+from hetjax.runtimes.compiled.parts import RunState, States
+from hetjax.runtimes.compiled.stacks import (
+    array_row,
+    replaced_leaves,
+    run_if,
+    set_tree_row,
+    tree_row,
+)
 from hetjax.runtimes.compiled.stretch_base import StretchBase
-from hetjax.runtimes.compiled.stretch_types import WORKER, Kind
+from hetjax.runtimes.compiled.stretch_types import WORKER, OperationKind
 from hetjax.tree import PyTree
 
 _ACCURACY = WorkerStats._fields.index("accuracy")
@@ -26,79 +32,93 @@ _ACCURACY = WorkerStats._fields.index("accuracy")
 class SuperstepMerges(StretchBase):
     """The merges of a superstep, and what else comes before its rounds."""
 
-    def _before(self, i: Any, held: Held) -> Held:
+    def _before(self, i: Any, run_state: RunState) -> RunState:
         """Carry out a merge, or what else comes before rounds."""
         kinds = self._shape.kinds
         if len(kinds) == 1:
-            return self._play(kinds[0], i, held)
-        chosen = at(self._tables.merges, i)[0]
+            return self._play(kinds[0], i, run_state)
+        chosen = array_row(self._tables.merges, i)[0]
         for number, kind in enumerate(kinds):
-            held = do_if(chosen == number, partial(self._play, kind, i), held)
-        return held
+            run_state = run_if(
+                chosen == number, partial(self._play, kind, i), run_state
+            )
+        return run_state
 
-    def _play(self, kind: Kind, i: Any, held: Held) -> Held:
+    def _play(self, kind: OperationKind, i: Any, run_state: RunState) -> RunState:
         if kind.what == "merge":
-            return self._merge(kind, i, held)
-        parts, worker = self._parts, at(self._tables.merges, i)[2]
-        if kind.what == "begun":
-            return self._begun(held, worker)
-        if kind.what == "done":
-            return self._done(held, worker)
-        now = row(held.replicas, worker)
-        if kind.what == "moved":
-            new, old = self._moved(held, worker, now), now
+            return self._merge(kind, i, run_state)
+        parts, worker = self._parts, array_row(self._tables.merges, i)[2]
+        if kind.what == "check_out":
+            return self._check_out(run_state, worker)
+        if kind.what == "check_in":
+            return self._check_in(run_state, worker)
+        now = tree_row(run_state.replicas, worker)
+        if kind.what == "check_in_merged":
+            new, old = self._check_in_merged(run_state, worker, now), now
         else:
-            new, old = parts.new_replica(held.states, self._like), None
+            new, old = parts.new_replica(run_state.states, self._like), None
             if kind.what == "reset":
                 new = with_own_buffers(new, now, parts.requires)
-        return held._replace(replicas=self._put(held.replicas, worker, new, old))
+        return run_state._replace(
+            replicas=self._set_tree_row(run_state.replicas, worker, new, old)
+        )
 
-    def _begun(self, held: Held, worker: Any) -> Held:
+    def _check_out(self, run_state: RunState, worker: Any) -> RunState:
         """Copy what a round begins from, as merges may change it."""
-        leaves = zip(jax.tree.leaves(held.replicas), self._parts.copied, strict=True)
-        now = [row(x, worker) for x, copied in leaves if copied]
-        return held._replace(begun=self._put(held.begun, worker, now))
+        leaves = zip(
+            jax.tree.leaves(run_state.replicas), self._parts.copied, strict=True
+        )
+        now = [tree_row(x, worker) for x, copied in leaves if copied]
+        return run_state._replace(
+            begun=self._set_tree_row(run_state.checked_out, worker, now)
+        )
 
-    def _done(self, held: Held, worker: Any) -> Held:
+    def _check_in(self, run_state: RunState, worker: Any) -> RunState:
         """A round arrives whose replica no merge has changed."""
-        leaves, structure = jax.tree.flatten(held.replicas)
-        new = self._put(self._changing(leaves), worker, row(held.done, worker))
+        leaves, structure = jax.tree.flatten(run_state.replicas)
+        new = self._set_tree_row(
+            self._changing(leaves), worker, tree_row(run_state.finished, worker)
+        )
         merged = structure.unflatten(self._merged(leaves, new))
-        return held._replace(replicas=merged)
+        return run_state._replace(replicas=merged)
 
-    def _moved(self, held: Held, worker: Any, now: Replica) -> Replica:
+    def _check_in_merged(
+        self, run_state: RunState, worker: Any, now: Replica
+    ) -> Replica:
         """A round arrives whose replica merges have changed: both changes count."""
         leaves, structure = jax.tree.flatten(now)
-        begun, done = iter(held.begun), iter(held.done)
+        begun, done = iter(run_state.checked_out), iter(run_state.finished)
         masks = list(zip(self._parts.copied, self._parts.changes, strict=True))
         before = [
-            row(next(begun), worker) if copied else x
+            tree_row(next(begun), worker) if copied else x
             for x, (copied, _) in zip(leaves, masks, strict=True)
         ]
         after = [
-            row(next(done), worker) if moves else x
+            tree_row(next(done), worker) if moves else x
             for x, (_, moves) in zip(before, masks, strict=True)
         ]
         new = check_in(now, structure.unflatten(before), structure.unflatten(after))
         # what is neither written by steps nor copied stays as it is
-        kept = [
+        merged = [
             x if any(mask) else old
             for x, old, mask in zip(jax.tree.leaves(new), leaves, masks, strict=True)
         ]
-        return structure.unflatten(kept)
+        return structure.unflatten(merged)
 
-    def _merge(self, kind: Kind, i: Any, held: Held) -> Held:
+    def _merge(self, kind: OperationKind, i: Any, run_state: RunState) -> RunState:
         parts, n = self._parts, len(kind.members)
         merge, (_, node, *members) = parts.merges[kind.level], self._line(i, n)
-        members = range(n) if kind.everyone else members
-        state = parts.state(held.states, kind.level, node)
+        members = range(n) if kind.all_workers else members
+        state = parts.state(run_state.states, kind.level, node)
         # a rule of one's own may go through the members one by one
         ours = merge.apply.__module__.partition(".")[0] == __name__.partition(".")[0]
         stacks = n > 1 and merge.takes_groups and ours
         if stacks and all(m == WORKER for m in kind.members):
-            return self._merge_stack(kind, i, held, state)
+            return self._merge_stack(kind, i, run_state, state)
         before = tuple(
-            row(held.replicas, m) if of == WORKER else self._member(held, of, m)
+            tree_row(run_state.replicas, m)
+            if of == WORKER
+            else self._member(run_state, of, m)
             for of, m in zip(kind.members, members, strict=True)
         )
         packed = self._stats(kind, i, lambda of: jnp.stack([of(r) for r in before]))
@@ -111,7 +131,7 @@ class SuperstepMerges(StretchBase):
             if of == WORKER:
                 of_workers.append((m, replica, old))
                 continue
-            child = parts.state(held.states, of, m)
+            child = parts.state(run_state.states, of, m)
             adopt = parts.merges[of].from_parent
             assert adopt is not None  # checked where it is a member
             of_nodes.append((of, m, adopt(child, replica), child))
@@ -119,42 +139,48 @@ class SuperstepMerges(StretchBase):
         def write(now: tuple[Replica, States]) -> tuple[Replica, States]:
             replicas, states = now
             for changed in of_workers:
-                replicas = put(replicas, *changed)
+                replicas = set_tree_row(replicas, *changed)
             for level, *changed in of_nodes:
                 states = parts.with_state(states, level, *changed)
             return replicas, states
 
-        given = [x for _, *pair in of_workers for x in different(*pair)]
+        given = [x for _, *pair in of_workers for x in replaced_leaves(*pair)]
         fetched = {id(x) for x in jax.tree.leaves(new)}  # these do not read the stacks
         reads = len(of_nodes) > 1 or not {id(x) for x in given} <= fetched
-        replicas, states = self._write(write, (held.replicas, held.states), reads)
-        return held._replace(replicas=replicas, states=states)
+        replicas, states = self._write(
+            write, (run_state.replicas, run_state.states), reads
+        )
+        return run_state._replace(replicas=replicas, states=states)
 
     def _line(self, i: Any, n: int) -> Any:
         """Kind, node and n members of a merge."""
-        return at(self._tables.merges, i)[: 2 + n]
+        return array_row(self._tables.merges, i)[: 2 + n]
 
-    def _member(self, held: Held, level: int, node: Any) -> Replica:
+    def _member(self, run_state: RunState, level: int, node: Any) -> Replica:
         """A node as a member of a merge."""
         of = self._parts.programs.as_member(self._parts.merges[level])
-        return of(self._parts.state(held.states, level, node))
+        return of(self._parts.state(run_state.states, level, node))
 
-    def _stats(self, kind: Kind, i: Any, of_each: Callable[[Callable], Any]) -> Any:
+    def _stats(
+        self, kind: OperationKind, i: Any, of_each: Callable[[Callable], Any]
+    ) -> Any:
         """Packed statistics; `of_each(f)` are [n] f(member)."""
-        packed = at(self._tables.stats, i)[:, : len(kind.members)]
+        packed = array_row(self._tables.stats, i)[:, : len(kind.members)]
         required = self._parts.merges[kind.level].required_metrics
         if self.measure is None or not required or MergeOp.PUSH not in kind.op:
             return packed
         metrics = of_each(self.measure).astype(packed.dtype)
         return packed.at[_ACCURACY].set(metrics)
 
-    def _merge_stack(self, kind: Kind, i: Any, held: Held, state: PyTree) -> Held:
+    def _merge_stack(
+        self, kind: OperationKind, i: Any, run_state: RunState, state: PyTree
+    ) -> RunState:
         """A merge of several workers, all at once."""
         parts, n = self._parts, len(kind.members)
         merge, line = parts.merges[kind.level], self._line(i, n)
         node, members = line[1], line[2:]
-        before = held.replicas
-        if not kind.everyone:
+        before = run_state.replicas
+        if not kind.all_workers:
             before = jax.tree.map(lambda x: x[members], before)
         group = Group((before,), stacked=n)
         packed = self._stats(kind, i, lambda of: jax.vmap(of)(before))
@@ -164,16 +190,18 @@ class SuperstepMerges(StretchBase):
             if value is old:
                 return leaf
             value = jnp.asarray(value, leaf.dtype)
-            return value if kind.everyone else leaf.at[members].set(value)
+            return value if kind.all_workers else leaf.at[members].set(value)
 
         def write(now: tuple[Replica, States]) -> tuple[Replica, States]:
             replicas, states = now
             states = parts.with_state(states, kind.level, node, new, state)
             return jax.tree.map(one, replicas, after, before), states
 
-        reads = not kind.everyone  # else whole stacks take the place of the old ones
-        replicas, states = self._write(write, (held.replicas, held.states), reads)
-        return held._replace(replicas=replicas, states=states)
+        reads = not kind.all_workers  # else whole stacks take the place of the old ones
+        replicas, states = self._write(
+            write, (run_state.replicas, run_state.states), reads
+        )
+        return run_state._replace(replicas=replicas, states=states)
 
 
 def _merged(

@@ -11,52 +11,64 @@ from jax import lax
 from hetjax import tree
 from hetjax.data.batching import Bucket
 from hetjax.engine.programs.task_programs import step_key
-from hetjax.runtimes.compiled.parts import Held
-from hetjax.runtimes.compiled.stacks import at, do_if, row, where, written
+from hetjax.runtimes.compiled.parts import RunState
+from hetjax.runtimes.compiled.stacks import (
+    array_row,
+    run_if,
+    set_array_row,
+    tree_row,
+    where_rows,
+)
 from hetjax.runtimes.compiled.stretch_base import StretchBase
-from hetjax.runtimes.compiled.stretch_types import Numbers
+from hetjax.runtimes.compiled.stretch_types import StretchResults
 
 
 class SuperstepRounds(StretchBase):
     """The local rounds of a superstep."""
 
-    def _rounds(self, i: Any, carry: tuple[Held, Numbers]) -> tuple[Held, Numbers]:
+    def _rounds(
+        self, i: Any, carry: tuple[RunState, StretchResults]
+    ) -> tuple[RunState, StretchResults]:
         """Play a round, or a row of rounds side by side, all in one bucket."""
-        rounds = at(self._tables.rounds, i)
+        rounds = array_row(self._tables.rounds, i)
         play = self._side_by_side if self._parts.vmapped else self._in_turn
         if len(self._shape.buckets) == 1:
             return play(i, self._shape.buckets[0], carry)
         chosen = rounds[0, 5] if self._parts.vmapped else rounds[5]
         for number, bucket in enumerate(self._shape.buckets):
-            carry = do_if(chosen == number, partial(play, i, bucket), carry)
+            carry = run_if(chosen == number, partial(play, i, bucket), carry)
         return carry
 
     def _in_turn(
-        self, i: Any, bucket: Bucket, carry: tuple[Held, Numbers]
-    ) -> tuple[Held, Numbers]:
-        held, numbers = carry
-        steps = 1 if self._shape.single else at(self._tables.rounds, i)[2]
-        held, after, losses, mean = self._round(i, bucket, steps, held, numbers.losses)
+        self, i: Any, bucket: Bucket, carry: tuple[RunState, StretchResults]
+    ) -> tuple[RunState, StretchResults]:
+        run_state, numbers = carry
+        steps = 1 if self._shape.one_step else array_row(self._tables.rounds, i)[2]
+        run_state, after, losses, mean = self._round(
+            i, bucket, steps, run_state, numbers.losses
+        )
         finite = numbers.finite
-        if self._parts.checks:
-            finite = written(finite, i, tree.all_finite(after))
-        return held, Numbers(written(numbers.means, i, mean), finite, losses)
+        if self._parts.checks_finite:
+            finite = set_array_row(finite, i, tree.all_finite(after))
+        return run_state, StretchResults(
+            set_array_row(numbers.means, i, mean), finite, losses
+        )
 
     def _round(
-        self, i: Any, bucket: Bucket, steps: Any, held: Held, losses: Any
-    ) -> tuple[Held, list[Any], Any, Any]:
-        """Play round i -> (held, the replica's leaves, losses, mean of last step)."""
-        worker, start, _, first, n, _ = at(self._tables.rounds, i)
-        rate, step = at(self._tables.rates, i), self._stepping(bucket)
-        before = [row(x, worker) for x in self._sources(held)]
+        self, i: Any, bucket: Bucket, steps: Any, run_state: RunState, losses: Any
+    ) -> tuple[RunState, list[Any], Any, Any]:
+        """Play round i -> (run_state, the replica's leaves, losses, mean of last step)."""
+        worker, start, _, first, n, _ = array_row(self._tables.rounds, i)
+        rate, step = array_row(self._tables.rates, i), self._stepping(bucket)
+        before = [tree_row(x, worker) for x in self._sources(run_state)]
 
         def one(k: Any, carry: tuple) -> tuple:
             leaves, losses, _ = carry
-            rows = at(self._tables.rows, start + k)
+            rows = array_row(self._tables.rows, start + k)
             after, found, mean = step(
                 leaves, rows, n, rate, step_key(self._key, worker, first + k)
             )
-            if self._parts.keeps:
+            if self._parts.records_losses:
                 losses = losses.at[start + k, : bucket.size].set(found)
             return after, losses, mean
 
@@ -67,9 +79,9 @@ class SuperstepRounds(StretchBase):
         )
         changed = self._changing(after)
         buffers = len(changed) > len(jax.tree.leaves(self._replica.params))
-        stacks = self._changed_stacks(held)
-        stacks = self._put(stacks, worker, changed, apart=buffers)
-        return self._with_after(held, stacks), after, losses, mean
+        stacks = self._changed_stacks(run_state)
+        stacks = self._set_tree_row(stacks, worker, changed, apart=buffers)
+        return self._with_after(run_state, stacks), after, losses, mean
 
     def _looped(self, steps: Any, one: Callable, begin: tuple) -> tuple:
         """`one` for each step; leaves that no step changes are not carried along."""
@@ -83,35 +95,40 @@ class SuperstepRounds(StretchBase):
         return self._merged(before, leaves), *rest
 
     def _side_by_side(
-        self, i: Any, bucket: Bucket, carry: tuple[Held, Numbers]
-    ) -> tuple[Held, Numbers]:
+        self, i: Any, bucket: Bucket, carry: tuple[RunState, StretchResults]
+    ) -> tuple[RunState, StretchResults]:
         """Rounds of several workers; one that stands for no worker changes nothing."""
-        held, numbers = carry
-        rounds, rates = at(self._tables.rounds, i), at(self._tables.rates, i)
-        most = 1 if self._shape.single else jnp.max(rounds[:, 2])
-        held, after, losses, means = self._rounds_at_once(
-            rounds, rates, bucket, most, held, numbers.losses
+        run_state, numbers = carry
+        rounds, rates = (
+            array_row(self._tables.rounds, i),
+            array_row(self._tables.rates, i),
+        )
+        max_steps = 1 if self._shape.one_step else jnp.max(rounds[:, 2])
+        run_state, after, losses, means = self._rounds_at_once(
+            rounds, rates, bucket, max_steps, run_state, numbers.losses
         )
         finite = numbers.finite
-        if self._parts.checks:
-            finite = written(finite, i, jax.vmap(tree.all_finite)(after))
-        return held, Numbers(written(numbers.means, i, means), finite, losses)
+        if self._parts.checks_finite:
+            finite = set_array_row(finite, i, jax.vmap(tree.all_finite)(after))
+        return run_state, StretchResults(
+            set_array_row(numbers.means, i, means), finite, losses
+        )
 
     def _rounds_at_once(
         self,
         rounds: Any,
         rates: Any,
         bucket: Bucket,
-        most: Any,
-        held: Held,
+        max_steps: Any,
+        run_state: RunState,
         losses: Any,
-    ) -> tuple[Held, list[Any], Any, Any]:
-        """Play rounds [n, 6] of workers, of `most` steps at most; see `_round`."""
+    ) -> tuple[RunState, list[Any], Any, Any]:
+        """Play rounds [n, 6] of workers, of `max_steps` steps at most; see `_round`."""
         workers, starts, steps, first, ns, _ = rounds.T  # [n] each
         step = jax.vmap(self._stepping(bucket))
-        alone = isinstance(most, int) and most == 1
+        alone = isinstance(max_steps, int) and max_steps == 1
         before = [
-            jnp.take(x, workers, axis=0, mode="clip") for x in self._sources(held)
+            jnp.take(x, workers, axis=0, mode="clip") for x in self._sources(run_state)
         ]
 
         def one(k: Any, carry: tuple) -> tuple:
@@ -121,12 +138,12 @@ class SuperstepRounds(StretchBase):
             rows = jnp.take(self._tables.rows, place, axis=0, mode="clip")
             keys = jax.vmap(partial(step_key, self._key))(workers, first + k)
             after, found, mean = step(leaves, rows, ns, rates, keys)
-            if self._parts.keeps:
+            if self._parts.records_losses:
                 losses = losses.at[place, : bucket.size].set(found, mode="drop")
             if alone:
                 return after, losses, mean
             after = [
-                where(steps_on, new, old) if moves else old
+                where_rows(steps_on, new, old) if moves else old
                 for new, old, moves in zip(
                     after, leaves, self._parts.changes, strict=True
                 )
@@ -135,14 +152,14 @@ class SuperstepRounds(StretchBase):
 
         begin = (before, losses, jnp.zeros(workers.shape, jnp.float32))
         after, losses, means = (
-            one(0, begin) if alone else self._looped(most, one, begin)
+            one(0, begin) if alone else self._looped(max_steps, one, begin)
         )
 
-        every = zip(self._changed_stacks(held), self._changing(after), strict=True)
-        held = self._with_after(
-            held, [x.at[workers].set(value, mode="drop") for x, value in every]
+        every = zip(self._changed_stacks(run_state), self._changing(after), strict=True)
+        run_state = self._with_after(
+            run_state, [x.at[workers].set(value, mode="drop") for x, value in every]
         )
-        return held, after, losses, means
+        return run_state, after, losses, means
 
     def _stepping(self, bucket: Bucket) -> Callable:
         """step(leaves, rows, n, rate, key) -> (leaves, losses [B], mean)."""
@@ -158,21 +175,25 @@ class SuperstepRounds(StretchBase):
 
         return step
 
-    def _sources(self, held: Held) -> list[Any]:
+    def _sources(self, run_state: RunState) -> list[Any]:
         """The stacked leaves of the replicas from which rounds begin."""
         copied = self._parts.shared and self._parts.vmapped
-        return list(held.begun) if copied else jax.tree.leaves(held.replicas)
+        return (
+            list(run_state.checked_out)
+            if copied
+            else jax.tree.leaves(run_state.replicas)
+        )
 
-    def _changed_stacks(self, held: Held) -> list[Any]:
+    def _changed_stacks(self, run_state: RunState) -> list[Any]:
         """The stacked leaves that rounds write."""
         if self._parts.shared:
-            return list(held.done)
-        return self._changing(jax.tree.leaves(held.replicas))
+            return list(run_state.finished)
+        return self._changing(jax.tree.leaves(run_state.replicas))
 
-    def _with_after(self, held: Held, changed: list[Any]) -> Held:
+    def _with_after(self, run_state: RunState, changed: list[Any]) -> RunState:
         """With these stacked leaves, which rounds have written."""
         if self._parts.shared:
-            return held._replace(done=tuple(changed))
-        leaves, structure = jax.tree.flatten(held.replicas)
+            return run_state._replace(finished=tuple(changed))
+        leaves, structure = jax.tree.flatten(run_state.replicas)
         merged = structure.unflatten(self._merged(leaves, changed))
-        return held._replace(replicas=merged)
+        return run_state._replace(replicas=merged)
