@@ -70,7 +70,7 @@ class SuperstepMerges(StretchBase):
         )
         now = [tree_row(x, worker) for x, copied in leaves if copied]
         return run_state._replace(
-            begun=self._set_tree_row(run_state.checked_out, worker, now)
+            checked_out=self._set_tree_row(run_state.checked_out, worker, now)
         )
 
     def _check_in(self, run_state: RunState, worker: Any) -> RunState:
