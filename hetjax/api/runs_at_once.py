@@ -1,7 +1,7 @@
-"""Runs that have one schedule, such as those of a grid of learning rates, as one.
+"""Plays runs with one schedule at once, such as those of a grid of learning rates.
 
-See `hetjax.runtimes.compiled.side_by_side`: the tape of such runs is written once, and
-they are played side by side. What cannot be is run alone, one after the other.
+The tape of such runs is written once; see `hetjax.runtimes.compiled.side_by_side`. All
+other runs are played one by one.
 """
 
 import copy
@@ -23,7 +23,7 @@ from hetjax.strategies.types import Strategy
 
 
 class ComparedRun(NamedTuple):
-    """One run of a comparison; `keep` are the arguments that say where it is kept."""
+    """One run of a comparison, with its checkpoint arguments of `Session.run`."""
 
     name: str
     strategy: Strategy
@@ -38,25 +38,31 @@ def run_all(
     *,
     epochs: float | None = None,
 ) -> Iterator[list[History]]:
-    """Yield the histories of runs that differ in learning rates and seeds alone.
+    """Yield the histories of runs that differ only in learning rates and seeds.
 
-    Those that are played together come at once, all others one by one.
+    Runs that are played at once are yielded as one list, all others one by one.
     """
     for several in _groups(session, runs):
-        histories = _together(session, several, bar, epochs)
+        histories = _run_at_once(session, several, bar, epochs)
         if histories is not None:
             yield histories
             continue
         for run in several:
-            name, strategy, seed, keep = run
-            yield [session.run(name, strategy, seed, bar, epochs=epochs, **keep)]
+            yield [_run_alone(session, run, bar, epochs)]
+
+
+def _run_alone(
+    session: Session, run: ComparedRun, bar: ProgressBar, epochs: float | None
+) -> History:
+    name, strategy, seed, checkpointing = run
+    return session.run(name, strategy, seed, bar, epochs=epochs, **checkpointing)
 
 
 def _groups(session: Session, runs: Sequence[ComparedRun]) -> list[list[ComparedRun]]:
-    """Runs that may be played together: of one schedule, and as many as fit."""
+    """Group runs that can be played at once: of one schedule, as many as fit."""
     found: dict[tuple[int, int, int | str], list[ComparedRun]] = {}
     for i, run in enumerate(runs):
-        most, seed = _most(session, run), session.schedule_of(run.seed)
+        most, seed = _max_at_once(session, run), session.schedule_of(run.seed)
         found.setdefault((seed, most, i if most == 1 else ""), []).append(run)
     parts: list[list[ComparedRun]] = []
     for (_, most, _), group in found.items():
@@ -64,13 +70,13 @@ def _groups(session: Session, runs: Sequence[ComparedRun]) -> list[list[Compared
     return parts
 
 
-def _most(session: Session, run: ComparedRun) -> int:
-    """How many such runs are played together, at most."""
+def _max_at_once(session: Session, run: ComparedRun) -> int:
+    """Return the maximum number of such runs that are played at once."""
     strategy, machine = shared_parts(session.programs, run.strategy), session.machine
     if not isinstance(machine, Machine) or callable(strategy.learning_rate):
         return 1
-    if _is_begun(run):
-        return 1  # it goes on from what was kept
+    if _has_checkpoint(run):
+        return 1  # it resumes from its own checkpoint
     job = session.job(run.name, strategy, run.seed)
     devices = simulation_devices(job.devices)
     if len(devices) != 1:
@@ -78,17 +84,17 @@ def _most(session: Session, run: ComparedRun) -> int:
     return max_runs_at_once(strategy, job, len(machine.workers), devices[0])
 
 
-def _is_begun(run: ComparedRun) -> bool:
+def _has_checkpoint(run: ComparedRun) -> bool:
     checkpoint = run.checkpointing.get("checkpoint")
     if checkpoint is None or run.checkpointing["resume"] == "never":
         return False
     return find(own_folder(checkpoint.folder), about_alone=True) is not None
 
 
-def _together(
+def _run_at_once(
     session: Session, runs: list[ComparedRun], bar: ProgressBar, epochs: float | None
 ) -> list[History] | None:
-    """The histories of runs that were played together; None: each has to run alone."""
+    """Play runs at once; return their histories, or None if each has to run alone."""
     if len(runs) < 2:
         return None
     strategy = shared_parts(session.programs, runs[0].strategy)
@@ -104,17 +110,16 @@ def _together(
         keeps_best=any(run.checkpointing for run in runs),
     )
     history, player = _played(session, strategy, job, bar, epochs, len(runs))
-    if history.error is not None:  # `Differs`, or raised again where it belongs
+    if history.error is not None:  # raised again by the run alone
         return None
     models = player.models(visible=history.ends_at_evaluation)
     histories = []
     for i, run in enumerate(runs):
-        if player.failed[i]:  # it ends where it turned out so, with a reason
-            name, own, seed, keep = run
-            histories.append(session.run(name, own, seed, bar, epochs=epochs, **keep))
+        if player.failed[i]:  # it ends early, for its own reason
+            histories.append(_run_alone(session, run, bar, epochs))
             continue
         histories.append(_of_run(session, history, player, models[i], i, run))
-        _keep(session, histories[-1], run, epochs)
+        _save_finished(session, histories[-1], run, epochs)
     return histories
 
 
@@ -126,7 +131,7 @@ def _played(
     epochs: float | None,
     number: int,
 ) -> tuple[History, SideBySidePlayer]:
-    """The history of the first run, and the player that knows those of all."""
+    """Play runs at once; return the first run's history, and the player."""
     runtime = session.opened(strategy, job)
     player, metric, last = runtime.player, session.programs.task.metric, 0.0
 
@@ -153,7 +158,7 @@ def _of_run(
     number: int,
     run: ComparedRun,
 ) -> History:
-    """The history of one of several runs, from that of the first one."""
+    """Return the history of one of several runs, based on that of the first."""
     history, several = copy.copy(first), player.variants.num_runs
     history.strategy, history.seed = run.name, run.seed
     history.settings = run.strategy.recorded_settings
@@ -175,10 +180,10 @@ def _of_run(
     return history
 
 
-def _keep(
+def _save_finished(
     session: Session, history: History, run: ComparedRun, epochs: float | None
 ) -> None:
-    """Keep the end of a run in its folder, if it has one."""
+    """Save a finished run in its folder, if it has one."""
     if not run.checkpointing or not is_finished(history):
         return
     job = session.job(run.name, run.strategy, run.seed)

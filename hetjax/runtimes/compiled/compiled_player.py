@@ -1,10 +1,10 @@
-"""The player of a compiled run: it collects what is played, and launches programs.
+"""The player of a compiled run, which can mark, undo, save and load its state.
 
-The tape is written ahead to the next point where something must be seen: an evaluation,
-losses that a sampler observes, metrics that are weights of a merge. Until then a
-round's result is not known. If a number then turns out not to be finite, all since the
-last such point is undone, and played once more with each result known when it arrives
-(`NotFinite`): what follows from it is decided as by the reference player.
+The tape is written ahead of the devices up to the next point where a result is needed:
+an evaluation, losses that a sampler observes, or metrics that weigh a merge. If a
+number turns out not to be finite at such a point (`RoundNotFinite`), the player goes
+back to its last mark and plays again, with each result known when its round arrives, so
+that the run continues as with the reference player.
 """
 
 from typing import Any, NamedTuple, NoReturn
@@ -22,7 +22,7 @@ from hetjax.runtimes.inline import run_turns_alone
 
 
 class Mark(NamedTuple):
-    """A point to which a player goes back."""
+    """A point to which `undo` returns."""
 
     run_state: RunState
     stretch: Stretch
@@ -36,7 +36,7 @@ class CompiledPlayer(InstructionCollector):
     run_turns = staticmethod(run_turns_alone)
 
     def open(self) -> None:
-        """Make the first model."""
+        """Initialize the model, all replicas and all states."""
         job = self._job
         with job.compilations.of("init"):
             self._initial_model = jax.device_put(self._first_model(), self._device)
@@ -44,44 +44,44 @@ class CompiledPlayer(InstructionCollector):
         self.listen()
 
     def policy_metrics(self, seen: EvaluatedModel, metrics: Any) -> Any:
-        """What the policy is told of an evaluation."""
+        """Return the metrics of an evaluation for the policy."""
         del seen
         return metrics
 
-    # -- points to go back to ----------------------------------------------------------
+    # -- mark and undo -----------------------------------------------------------------
 
     def mark(self) -> Mark:
-        """A point for `undo`: between two events; what has arrived is known."""
+        """Return a point for `undo`; call it between events, with no pending rounds."""
         self._read_all()
         return Mark(
             self._run_state, self._stretch.copy(), dict(self._running), set(self._moved)
         )
 
     def undo(self, mark: Mark) -> None:
-        """Go back to a point; from it on, each result is known when it arrives."""
+        """Return to a mark; from there on, each result is known when it arrives."""
         self._run_state, self._stretch = mark.run_state, mark.stretch.copy()
         self._running, self._moved = dict(mark.running), set(mark.moved)
         self._launched, self._arrived, self._steps_ahead = [], [], 0
         self.knows_in_time = True
 
-    # -- saved and resumed -------------------------------------------------------------
+    # -- save and load -----------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
-        """Return all arrays, and what is not launched yet, at a `mark`."""
+        """Return all arrays and the stretch that is not launched yet, at a `mark`."""
         self._read_all()
         root = self._root()
-        stretch = self._stretch.outcomes
+        outcomes = self._stretch.outcomes
         return {
             "root": Leaves(jax.tree.leaves(root)),
             "run_state": Leaves(jax.tree.leaves(self._run_state)),
             "stretch": self._stretch.save(),
-            # by their places in the stretch, or themselves
+            # by index in the stretch, or the outcome itself
             "running": {
-                k: stretch.index(x) if x in stretch else x.save()
+                k: outcomes.index(x) if x in outcomes else x.save()
                 for k, x in self._running.items()
             },
             "moved": self._moved,
-            # so that the same programs go on
+            # so that the resumed run uses the same programs
             "shapes": (
                 list(self._kinds),
                 self._one_step,
@@ -106,7 +106,7 @@ class CompiledPlayer(InstructionCollector):
         self._kinds = {kind: i for i, kind in enumerate(kinds)}
 
     def load_root(self, leaves: list[Any]) -> None:
-        """Continue with the root alone: all else begins from its model."""
+        """Continue from the root alone; everything else starts from its model."""
         root = tree.filled(self._root(), leaves, "the state of the root")
         root = jax.device_put(root, self._device)
         model = self._parts.programs.model(self._parts.merges[-1])(
@@ -117,16 +117,16 @@ class CompiledPlayer(InstructionCollector):
         self._run_state = run_state._replace(states=states)
 
     def model_of(self, leaves: list[Any]) -> Model:
-        """Return a model from a saved one's arrays."""
+        """Return a model from the arrays of a saved model."""
         found = tree.filled(self._initial_model, leaves, "the model")
         return jax.device_put(self._parts.programs.copies(found), self._device)
 
 
 class UnavailableMetrics(dict[str, float]):
-    """The metrics of an evaluation, of which a policy is told that there are some."""
+    """Metrics of an evaluation that raise an error when they are read."""
 
     def __init__(self, error: Exception):
-        """`error` is raised for whoever reads them."""
+        """`error` is raised by every access."""
         super().__init__()
         self._error = error
 

@@ -1,4 +1,4 @@
-"""Collects the instructions of a tape for compiled programs."""
+"""Collects the instructions of a tape into stretches for compiled programs."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -33,13 +33,13 @@ MAX_MERGES = 512  # of a stretch
 
 
 class InstructionCollector(StretchLauncher):
-    """Collects the instructions of a tape."""
+    """Carries out instructions by adding them to the current stretch."""
 
     traits: Traits
     plays: dict[type, Callable[[Any], Any]]
 
     def listen(self) -> None:
-        """Be ready for instructions."""
+        """Set `traits` and `plays`."""
         parts, places = self._parts, self._nodes.of
         model = jax.eval_shape(parts.programs.init, jax.random.key(0))
         self.traits = Traits(
@@ -53,10 +53,9 @@ class InstructionCollector(StretchLauncher):
             tape.MeasureMembers: self._measure,
             tape.MergeReplicas: self._merge,
             tape.EvaluateRoot: self._evaluate,
-            tape.DiscardReplica: lambda forget: (
-                None
-            ),  # it begins again before it is used
-            tape.DiscardRound: lambda drop: self._running.pop(drop.worker, None),
+            # nothing to do: the replica begins again before it is used
+            tape.DiscardReplica: lambda discard: None,
+            tape.DiscardRound: lambda discard: self._running.pop(discard.worker, None),
         }
 
     def _begin(self, begin: tape.BeginReplica) -> None:
@@ -68,7 +67,7 @@ class InstructionCollector(StretchLauncher):
             self._moved.discard(worker)
             if self._copies_replicas:
                 self._add(CHECK_OUT, (worker,))
-        stretch = self._stretch  # not the one before, which may just have been launched
+        stretch = self._stretch  # after `_add`, which may launch the previous one
         if len(rows) != 1:
             self._one_step = False
         outcome = PendingOutcome(
@@ -86,7 +85,7 @@ class InstructionCollector(StretchLauncher):
             self.launch()
 
     def _padded(self, rows: Any) -> int:
-        """Examples that pad the batches of a round to their bucket."""
+        """Return the number of examples that pad a round's batches to their bucket."""
         if not rows or self._parts.programs.exact:
             return 0
         buckets, train, n = self._job.buckets, self._job.train, len(rows[0])
@@ -98,7 +97,7 @@ class InstructionCollector(StretchLauncher):
         return len(rows) * (bucket_of(buckets, n, lengths).size - n)
 
     def _finish(self, arrival: Arrival) -> PendingOutcome:
-        """A round arrives; what came of it may be known later."""
+        """Return the outcome of a round that arrives; its numbers may be pending."""
         worker = arrival.worker
         outcome = self._running.pop(worker)
         if self._parts.shared:
@@ -118,7 +117,7 @@ class InstructionCollector(StretchLauncher):
         self._add(kind, numbers, self._nodes.of[action.node][1], merge.stats)
 
     def _kind_of(self, action: MergeAction) -> tuple[OperationKind, tuple[Any, ...]]:
-        """The kind of a merge, and the numbers of its members."""
+        """Return the kind of a merge, and the indices of its members."""
         places, members = self._nodes.of, (*action.members, *action.partners)
         if action.node == ROOT and all(isinstance(m, int) for m in members):
             of, numbers = (WORKER,) * len(members), members  # the most frequent case
@@ -130,7 +129,7 @@ class InstructionCollector(StretchLauncher):
         return kind, numbers
 
     def expect(self, entries: Iterable[Any]) -> None:
-        """Know what a run probably plays, so that one program does for all of it."""
+        """Prepare for the tape's first entries, so that one program plays the run."""
         kinds = [CHECK_IN, CHECK_IN_MERGED] if self._parts.shared else []
         kinds += [CHECK_OUT] * self._copies_replicas
         merges = steps = 0
@@ -141,7 +140,7 @@ class InstructionCollector(StretchLauncher):
             elif isinstance(entry, tape.StartRound):
                 self._one_step = self._one_step and len(entry.rows) == 1
                 steps += len(entry.rows)
-                merges += 2 * self._parts.shared  # as it begins, and arrives
+                merges += 2 * self._parts.shared  # its check-out and check-in
         for kind in kinds:
             self._number_of(kind)
         least = min(MAX_MERGES, self._max_steps * merges // max(1, steps) + 16)
@@ -153,7 +152,7 @@ class InstructionCollector(StretchLauncher):
         return self._kinds[kind]
 
     def _move(self, worker: int) -> None:
-        """A merge moves the replica of a worker at work."""
+        """Note that a merge changes the replica of a busy worker."""
         if not self._parts.shared:
             raise busy_partner(worker)
         self._moved.add(worker)
@@ -165,7 +164,7 @@ class InstructionCollector(StretchLauncher):
         node: int = 0,
         stats: np.ndarray | None = None,
     ) -> None:
-        """Add a merge, or what else comes before the rounds of a superstep."""
+        """Add a merge or another operation before the rounds of a superstep."""
         number = self._number_of(kind)
         after = members
         if (
@@ -173,7 +172,7 @@ class InstructionCollector(StretchLauncher):
             and self._lanes > 1
             and kind not in (CHECK_IN, CHECK_IN_MERGED)
         ):
-            after = ()  # rounds at work have copies of their own
+            after = ()  # rounds in flight have their own copies
         elif kind.members.count(WORKER) < len(kind.members):
             workers = zip(kind.members, members, strict=True)
             after = [m for of, m in workers if of == WORKER]
@@ -198,18 +197,18 @@ class InstructionCollector(StretchLauncher):
         return replica.params, replica.model_state
 
     def _evaluate(self, look: tape.EvaluateRoot) -> EvaluatedModel:
-        """Evaluate, all batches in one program if they are at hand."""
+        """Evaluate the root, in one program if all batches are in memory and few."""
         batches = self.evaluator.test
-        settles = bool(self._arrived) or self._merges_pending
+        pending = bool(self._arrived) or self._merges_pending
         if not isinstance(batches, list) or len(batches) > MAX_EVAL_BATCHES:
-            if settles:
+            if pending:
                 self.synchronize()
             return self.evaluator.look(self)
-        if settles:  # and the evaluation, before anything is waited for
+        if pending:  # launch the evaluation, too, before waiting for results
             self.launch()
         with self._job.compilations.of("evaluate"):
             model, sums = self._evaluate_batches(batches)
-        if settles:
+        if pending:
             self.synchronize()
         before = time.perf_counter()
         sums = jax.device_get(sums)
@@ -217,7 +216,7 @@ class InstructionCollector(StretchLauncher):
         return self._evaluated_model(model, sums)
 
     def _evaluate_batches(self, batches: list[Batch]) -> tuple[Model, Any]:
-        """The current model, and its metrics' sums over each batch."""
+        """Return the current model, and the sums of its metrics over each batch."""
         model = self.model()
         return model, self._parts.programs.evaluate_all(*model, batches)
 

@@ -1,7 +1,7 @@
-"""Which player a simulated run has, where its data are, and why.
+"""Chooses the player of a simulated run, and where its data live.
 
-Everything here is decided from the request and the platform, never by timing: a player
-decides the last bits of a result.
+The choice depends on the request and the platform, never on timing, as players differ
+in the last bits of a result.
 """
 
 import os
@@ -27,33 +27,33 @@ from hetjax.runtimes.step_modes import (
 )
 from hetjax.strategies.types import Strategy
 
-DATA_SHARE = 0.25  # of a device's memory that training data may have
-STATE_SHARE = 0.5  # ... and replicas and states: before a launch, after it, at a mark
-COPIES = 3
-SMALL_HOST = 2**33  # bytes of memory, where the system does not say
-STEPS_SHARE = 0.2  # ... and what the steps of rounds that run side by side compute
-ROWS_ONLY = 2**25  # bytes of a replica whose steps touch a few rows alone (see below)
-FLOPS = {"cpu": 2e10}  # of a stretch, at most: a few seconds
+DATA_SHARE = 0.25  # of a device's memory for training data, at most
+STATE_SHARE = 0.5  # ... for replicas and states, in `COPIES` copies
+COPIES = 3  # of the run state: before a launch, after it, and at a mark
+SMALL_HOST = 2**33  # bytes of memory, if the system does not tell
+STEPS_SHARE = 0.2  # ... for intermediates of steps that run side by side
+ROWS_ONLY = 2**25  # bytes of a replica whose steps touch few rows (see below)
+FLOPS = {"cpu": 2e10}  # ahead of the results, at most: a few seconds
 FLOPS_ELSEWHERE = 2e13
-MAX_STEPS_AHEAD = 16384  # of a stretch
-SMALL_MODEL = 2**17  # bytes, up to which rounds of several steps are compiled on a CPU
-EXACT_SIZES = 4  # of batches that must not be padded: each is a step of its own
-MAX_RUNS = 64  # that are played side by side
-MAX_EVAL_BATCHES = 16  # batches at most of an evaluation that is one program
-# the kinds of machine of runs that are kept, by whether they are compiled
+MAX_STEPS_AHEAD = 16384  # of the results
+SMALL_MODEL = 2**17  # bytes up to which rounds of several steps are compiled on a CPU
+EXACT_SIZES = 4  # of batches that must not be padded: each compiles its own step
+MAX_RUNS = 64  # that are played at once
+MAX_EVAL_BATCHES = 16  # of an evaluation in one program
+# the kinds of machine in checkpoints, by whether the run is compiled
 CHECKPOINT_KINDS = {True: "simulated, compiled", False: "simulated"}
 
 
 class PlayerChoice(NamedTuple):
-    """How a run is played."""
+    """The player of a run, and the reason."""
 
     compiled: bool
-    on_device: bool  # are the training data on the device?
-    why: str  # the reference player is taken; "" if it is not
+    on_device: bool  # whether the training data are on the device
+    why: str  # the reason for the reference player, or ""
 
     @property
     def description(self) -> str:
-        """The choice, for the history."""
+        """The choice as text, for the history."""
         return "compiled" if self.compiled else f"{REFERENCE}{self.why}"
 
 
@@ -62,13 +62,13 @@ def choose(
 ) -> PlayerChoice:
     """Choose the player of a simulated run.
 
-    Errors: a ValueError if `compiled=True` cannot be met.
+    Errors: a ValueError if `compiled=True` or `data_on="device"` is impossible.
     """
     fits = _fits(job, devices[0])
     if job.data_on == "device" and not fits:
         raise ValueError(
-            f'data_on="device": the training split is not in memory, or larger than '
-            f"{DATA_SHARE:.0%} of the memory of the device: leave data_on out"
+            'data_on="device": the training split is not in memory, or is larger than '
+            f"{DATA_SHARE:.0%} of the device's memory; omit data_on"
         )
     on_device = fits and job.data_on != "host"
     if job.compiled is False:
@@ -81,24 +81,24 @@ def choose(
         why = why or _slower(strategy, job, devices[0].platform)
     if why and job.data_on == "device":
         raise ValueError(
-            f'{job.name}: data_on="device": the reference player takes this run, as '
-            f"{why}: leave data_on out"
+            f'{job.name}: data_on="device" needs a compiled run, but {why}, so that '
+            "the reference player is used; omit data_on"
         )
     return PlayerChoice(not why, on_device and not why, why)
 
 
 def _refusal(job: Job, impossible: str) -> str:
-    """Why a run that has to be compiled cannot be, and what to do."""
+    """Return the error for a run that must be compiled but cannot be."""
     if job.continues:
         return (
-            f"the run that is kept was compiled, but now {impossible}: go on with it "
-            "as it was, such as on one device"
+            f"the checkpointed run was compiled, but now {impossible}; resume it with "
+            "the original settings, such as on one device"
         )
-    return f"compiled=True: {impossible}: leave compiled out"
+    return f"compiled=True: {impossible}; omit compiled"
 
 
 def with_same_player(job: Job, kind: str) -> Job:
-    """A job that goes on from a cut of this kind: with the same player, to the bit."""
+    """Return the job with the player of a checkpoint of this kind, to the bit."""
     before = [compiled for compiled, name in CHECKPOINT_KINDS.items() if name == kind]
     return job._replace(compiled=before[0]) if before else job
 
@@ -106,7 +106,7 @@ def with_same_player(job: Job, kind: str) -> Job:
 def _impossible(
     strategy: Strategy, job: Job, workers: int, devices: Sequence[Device]
 ) -> str:
-    """Why a run cannot be compiled, or ""."""
+    """Return the reason why a run cannot be compiled, or ""."""
     if len(devices) > 1:
         return "its workers are spread over several devices"
     held = state_bytes(strategy, job, workers)
@@ -116,13 +116,13 @@ def _impossible(
 
 
 def _slower(strategy: Strategy, job: Job, platform: str) -> str:
-    """Why the reference player is faster, or ""."""
+    """Return the reason why the reference player is faster, or ""."""
     if not loops_are_fast(job, platform):
         return "a convolution in a loop is slow on a CPU"
     observes = strategy.sampler.observe is not None
     if observes and not strategy.policy.bulk_synchronous:
         return "its sampler observes the losses of every round"
-    # a round copies its replica, where its steps alone would touch some rows
+    # a compiled round copies its replica, although its steps touch few rows
     sparse = platform == "cpu" and job.train.sparse
     if sparse and _replica_bytes(strategy, job) > ROWS_ONLY:
         return "its steps touch few rows of a large model"
@@ -130,18 +130,18 @@ def _slower(strategy: Strategy, job: Job, platform: str) -> str:
 
 
 def state_bytes(strategy: Strategy, job: Job, workers: int) -> int:
-    """The bytes of all replicas and states, as often as a compiled run holds them."""
+    """Return the bytes of all copies of replicas and states in a compiled run."""
     stacks = 3 if strategy.merges[0].updates_busy_workers else 1
-    states = 2 * _model_bytes(job) * len(strategy.merges)  # a center, and its momentum
+    states = 2 * _model_bytes(job) * len(strategy.merges)  # a center and its momentum
     return (_replica_bytes(strategy, job) * workers * stacks + states) * COPIES
 
 
 def compiled_bytes(
     strategy: Strategy, job: Job, workers: int, device: Device
 ) -> int | None:
-    """The bytes that a compiled run holds on a device, but for those of its steps.
+    """Return the bytes of a compiled run on a device, without its steps' intermediates.
 
-    None if it is not compiled.
+    None if the run is not compiled.
     """
     choice = choose(strategy, job, workers, [device])
     if not choice.compiled:
@@ -164,13 +164,13 @@ def _replica_bytes(strategy: Strategy, job: Job) -> int:
 
 
 def _fits(job: Job, device: Device) -> bool:
-    """Do the training data fit on the device?"""
+    """Whether the training data fit on the device."""
     num_bytes = device_bytes(job.train)
     return num_bytes is not None and num_bytes <= DATA_SHARE * device_memory(device)
 
 
 def device_memory(device: Device) -> float:
-    """The bytes of a device's memory; of a CPU, the host's."""
+    """Return the bytes of a device's memory; for a CPU, the host's memory."""
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"]
@@ -188,9 +188,9 @@ def reconsider(
     begins: Sequence[Any],
     platform: str,
 ) -> PlayerChoice:
-    """The choice, once it is known how the tape `begins`.
+    """Return the choice, revised now that the first entries of the tape are known.
 
-    Errors: a ValueError if the run has to be compiled, and cannot be.
+    Errors: a ValueError if the run must be compiled but cannot be.
     """
     if not choice.compiled:
         return choice
@@ -206,7 +206,7 @@ def reconsider(
         frozen(strategy.policy.init(workers, len(job.train))[0])
     except (TypeError, pickle.PicklingError) as error:
         why = f"the state of its policy cannot be copied ({error})"
-    except Exception:  # the run itself will tell
+    except Exception:  # the run itself raises it
         return choice
     if why and job.compiled is True:
         raise ValueError(f"{job.name}: {_refusal(job, why)}")
@@ -214,17 +214,17 @@ def reconsider(
 
 
 def max_runs_at_once(strategy: Strategy, job: Job, workers: int, device: Device) -> int:
-    """How many runs that have one schedule are played at once, at most.
+    """Return the maximum number of runs with one schedule that are played at once.
 
-    1 if the reference player is taken, or what happens depends on a run's numbers.
+    It is 1 with the reference player, and if the schedule depends on results.
     """
     choice = choose(strategy, job, workers, [device])
-    looks = strategy.sampler.observe is not None
-    looks = looks or any(merge.required_metrics for merge in strategy.merges)
-    if not choice.compiled or looks or job.on_nan != "stop":
+    observes = strategy.sampler.observe is not None
+    observes = observes or any(merge.required_metrics for merge in strategy.merges)
+    if not choice.compiled or observes or job.on_nan != "stop":
         return 1
     if not isinstance(job.test, list):
-        return 1  # batches of evaluations are made one by one
+        return 1  # evaluation batches are streamed
     if len(job.test) > MAX_EVAL_BATCHES:
         return 1
     memory = device_memory(device)
@@ -235,11 +235,10 @@ def max_runs_at_once(strategy: Strategy, job: Job, workers: int, device: Device)
 
 
 def num_lanes(job: Job, strategy: Strategy, workers: int, device: Device) -> int:
-    """How many rounds run side by side, at most.
+    """Return the maximum number of rounds that run side by side.
 
-    On a CPU rounds run in turn: on two cores, MLPs of 16 to 512 hidden units took as
-    long side by side, or longer (experiments/benchmarks/README.md, "The virtual
-    clock").
+    On a CPU, rounds run in turn: on two cores, MLPs of 16 to 512 hidden units took as
+    long or longer side by side (experiments/benchmarks/README.md, "The virtual clock").
     """
     if device.platform == "cpu":
         return 1
@@ -248,12 +247,12 @@ def num_lanes(job: Job, strategy: Strategy, workers: int, device: Device) -> int
 
 
 def _runs(job: Job) -> int:
-    """How many runs are played together."""
+    """Return the number of runs that are played at once."""
     return 1 if job.variants is None else job.variants.num_runs
 
 
 def max_steps_ahead(strategy: Strategy, job: Job, platform: str) -> float:
-    """How many steps a stretch has, at most, so that Ctrl-C is answered soon."""
+    """Return the maximum steps ahead of the results, so that Ctrl-C acts soon."""
     # forward and backward
     step = flops_per_example(job) * 3 * strategy.batch_size * _runs(job)
     return min(

@@ -1,4 +1,4 @@
-"""A written run as a pure function, which can be differentiated in reverse."""
+"""A scheduled run as a pure function, with reverse-mode differentiation."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from hetjax.tree import PyTree
 
 
 def play_run(
-    written: ScheduledRun,
+    scheduled: ScheduledRun,
     parts: Parts,
     source: Any,
     arrays: Any,
@@ -29,15 +29,15 @@ def play_run(
     model: PyTree,
     rate: jax.Array,
 ) -> tuple[dict[str, jax.Array], PyTree]:
-    """(evaluations, model) of a run that begins with this model.
+    """Train from an initial model; return (evaluations, model).
 
-    `parts` are those of `written`, or have other settings. All learning rates are
-    multiplied by `rate`, and computed in its dtype. `arrays` are those of `source`, and
-    `batches` those of evaluations, and of the examples that are held out.
+    `parts` are those of `scheduled`, possibly with other settings. All learning rates
+    are multiplied by `rate`, in its dtype. `arrays` are the arrays of `source`, and
+    `batches` those of the test split and of the held-out examples.
 
-    All events are one `lax.scan` in blocks of sqrt(E) events. In reverse, the replicas
-    and states at the start of each block are kept, and while one block is gone through,
-    those before each of its events; all else is computed again.
+    All E events are one `lax.scan` in blocks of sqrt(E) events. The reverse pass stores
+    the replicas and states at the start of each block, and those before each event of
+    the block in progress; everything else is recomputed.
     """
     programs, merge = parts.programs, parts.merges[-1]
     on_test, on_held_out = (_metrics_of(programs, each) for each in batches)
@@ -51,10 +51,10 @@ def play_run(
 
     play = event_player(
         parts,
-        written.shape,
+        scheduled.shape,
         source,
         arrays,
-        scale_rates(written.tables, rate),
+        scale_rates(scheduled.tables, rate),
         key,
         lambda r: on_held_out((r.params, r.model_state))[programs.task.metric],
     )
@@ -69,16 +69,18 @@ def play_run(
         which, merge, first = numbers
         branches = [
             lambda run_state, kind=kind: (play(kind, run_state, merge, first), nothing)
-            for kind in written.event_kinds
+            for kind in scheduled.event_kinds
         ]
         look = lambda run_state: (run_state, evaluate(run_state))  # noqa: E731
         idle = lambda run_state: (run_state, nothing)  # noqa: E731
         return lax.switch(which, (*branches, look, idle), run_state)
 
     run_state, found = _in_blocks(
-        event, run_state, written.events, idle=len(written.event_kinds) + 1
+        event, run_state, scheduled.events, idle=len(scheduled.event_kinds) + 1
     )
-    evaluations = {name: values[written.eval_events] for name, values in found.items()}
+    evaluations = {
+        name: values[scheduled.eval_events] for name, values in found.items()
+    }
     return evaluations, parts.model(run_state.states, like)
 
 
@@ -89,7 +91,7 @@ def _in_blocks(
     *,
     idle: int,
 ) -> tuple[RunState, Any]:
-    """As `lax.scan(play, run_state, events)`, with less memory in reverse.
+    """Compute `lax.scan(play, run_state, events)`, with less memory in reverse.
 
     An event of the kind `idle` does nothing.
     """
@@ -114,7 +116,7 @@ def _in_blocks(
 def _metrics_of(
     programs: Programs, batches: Sequence[Batch]
 ) -> Callable[[PyTree], dict[str, Any]]:
-    """(model) -> its metrics on all examples of the batches."""
+    """Return f(model) -> its metrics on all examples of the batches."""
     groups: dict[Any, list[Batch]] = {}  # batches of one shape
     for batch in batches:
         leaves, structure = jax.tree.flatten(batch)
@@ -132,18 +134,18 @@ def _metrics_of(
             jax.errors.TracerArrayConversionError,
         ) as error:
             raise ValueError(
-                "the task's finish makes Python's or NumPy's numbers of means, which "
-                "are traced in a run as a function: use jax.numpy for a jax.Array"
+                "the task's finish converts means to Python or NumPy numbers, but "
+                "means are traced in a run as a function; use jax.numpy there"
             ) from error
 
     return metrics
 
 
 def _summed(evaluate: Callable, model: PyTree, batches: Sequence[Batch]) -> PyTree:
-    """The sums of an evaluation over batches of one shape, one after the other."""
+    """Return the sums of an evaluation over batches of one shape, with `lax.map`."""
     if len(batches) == 1:
         return evaluate(*model, batches[0])
-    # leaf by leaf: a BCOO has a shape of its own
+    # leaf by leaf, as a BCOO has its own shape
     structure = jax.tree.structure(batches[0])
     leaves = zip(*map(jax.tree.leaves, batches), strict=True)
     found = lax.map(
@@ -154,7 +156,7 @@ def _summed(evaluate: Callable, model: PyTree, batches: Sequence[Batch]) -> PyTr
 
 
 def rate_dtype(model: PyTree) -> Any:
-    """The dtype of learning rates: float64 beside such parameters, else float32."""
+    """Return the dtype of rates: float64 with float64 parameters, else float32."""
     double = any(
         x.dtype == jnp.float64 for x in jax.tree.leaves(model) if tree.is_float(x)
     )

@@ -1,9 +1,9 @@
-"""A whole run on a simulated machine, written before anything is computed.
+"""The complete schedule of a simulated run, written before anything is computed.
 
-What a run does depends on the machine, the policy and the sampler, and on no result, so
-long as none of them asks for one. It is then a list of events, each of which is of one
-of few kinds: merges, then rounds. `hetjax.runtimes.compiled.run_function` plays the
-list as one function that can be differentiated.
+The schedule depends on the machine, the policy and the sampler, but on no result, as
+long as none of them reads one. It is a list of events of few kinds, each of which has
+operations, then rounds. `hetjax.runtimes.compiled.run_function` plays the list as one
+differentiable function.
 """
 
 import math
@@ -32,11 +32,11 @@ from hetjax.tracing.fingerprint import check_calibration
 
 
 class ScheduleLine(NamedTuple):
-    """What happens in a run, as its schedule says."""
+    """A line of a run's schedule."""
 
-    seconds: float  # when it begins
+    seconds: float  # at its start
     what: str  # "steps", "evaluation", or the operations of a merge
-    worker: str  # that takes the steps
+    worker: str  # the worker that takes the steps
     steps: int
     batch_size: int
     node: str  # of a merge
@@ -44,37 +44,36 @@ class ScheduleLine(NamedTuple):
 
 
 class ScheduledRun(NamedTuple):
-    """A run as numbers."""
+    """A run as arrays."""
 
     parts: Parts
     shape: ProgramShape
     tables: StretchTables  # NumPy
-    event_kinds: tuple[ScheduleEvent, ...]  # of events
-    # int32 [E, 3]: kind, first merge, first round; the kind after the last one is an
-    # evaluation, whose merge and round are 0
+    event_kinds: tuple[ScheduleEvent, ...]
+    # int32 [E, 3]: kind, first merge, first round; an evaluation has the kind
+    # len(event_kinds), and merge and round 0
     events: np.ndarray
-    eval_events: np.ndarray  # int [num_evals + 1]: which event evaluates the model
+    eval_events: np.ndarray  # int [num_evals + 1]: the events that evaluate the model
     seconds: np.ndarray  # float64 [num_evals + 1]: of the evaluations
     lines: tuple[ScheduleLine, ...]
 
 
 class ScheduleCollector(CompiledPlayer):
-    """Collects a whole run, and launches nothing."""
+    """Collects a whole run as one stretch, and launches nothing."""
 
     def open(self) -> None:
-        """Make no model."""
+        """Set up the instructions, without a model."""
         self.listen()
-        # places in the lists of merges and rounds, in order: where an event ends, or
-        # (True) the model is evaluated
-        self.places: list[tuple[int, int, bool]] = []
+        # ends of events, in merges and in rounds, and whether the model is evaluated
+        self.ends: list[tuple[int, int, bool]] = []
 
     def launch(self) -> None:
-        """Do nothing: all of it is played at once, later."""
+        """Do nothing: the whole run is played later."""
 
     def end_event(self) -> None:
         """End an event."""
-        if not self.places or self.places[-1][:2] != self._here:
-            self.places.append((*self._here, False))
+        if not self.ends or self.ends[-1][:2] != self._here:
+            self.ends.append((*self._here, False))
 
     @property
     def _here(self) -> tuple[int, int]:
@@ -83,19 +82,19 @@ class ScheduleCollector(CompiledPlayer):
     def _evaluate(self, look: tape.EvaluateRoot) -> EvaluatedModel:
         del look
         place = (*self._here, True)
-        if place not in self.places[-1:]:  # else the model is the same
-            self.places.append(place)
-        return EvaluatedModel(len(self.places) - 1, {})
+        if place not in self.ends[-1:]:  # else the model is the same
+            self.ends.append(place)
+        return EvaluatedModel(len(self.ends) - 1, {})
 
     def _measure(self, measure: tape.MeasureMembers) -> list[float]:
-        """No metrics: they are measured where the merge is played."""
+        """Return zeros: metrics are measured when the merge is played."""
         action = measure.action
         return [0.0] * (len(action.members) + len(action.partners))
 
-    def written(
-        self, seen: list[int], seconds: list[float], lines: Any
+    def scheduled(
+        self, evals: list[int], seconds: list[float], lines: Any
     ) -> ScheduledRun:
-        """What was collected; `seen` are the places of the evaluations."""
+        """Return the collected run; `evals` index the evaluations in `ends`."""
         stretch, parts = self._stretch, self._parts
         buckets, of_round, rows, _ = self._buckets.of(stretch)
         lengths = lengths_of(stretch, None)
@@ -110,10 +109,10 @@ class ScheduleCollector(CompiledPlayer):
         )
         of_number = list(self._kinds)
         kinds: dict[ScheduleEvent, int] = {}
-        events, looks = [], {}
-        for place, (merges, rounds) in self._events(seen[-1]):
+        events, eval_events = [], {}
+        for place, (merges, rounds) in self._events(evals[-1]):
             if place is not None:
-                looks[place] = len(events)
+                eval_events[place] = len(events)
                 events.append((-1, 0, 0))
                 continue
             of_rounds = [(buckets[of_round[i]], stretch.rounds[i][2]) for i in rounds]
@@ -126,7 +125,7 @@ class ScheduleCollector(CompiledPlayer):
         table = np.array(events, np.int32).reshape(-1, 3)
         table[table[:, 0] < 0, 0] = len(kinds)
         shape = ProgramShape(tuple(of_number), buckets, False)
-        found = np.array([looks[place] for place in seen])
+        found = np.array([eval_events[place] for place in evals])
         return ScheduledRun(
             parts,
             shape,
@@ -139,14 +138,14 @@ class ScheduleCollector(CompiledPlayer):
         )
 
     def _events(self, last: int) -> Iterator[tuple[int | None, tuple[range, range]]]:
-        """The merges and rounds of each event, or the place of an evaluation.
+        """Yield the merges and rounds of each event, or the index of an evaluation.
 
-        Nothing that comes after the `last` place is seen by anybody.
+        Stop at the index `last`, which is that of the last evaluation.
         """
         merge = first = 0
-        ends = iter(self._stretch.ends)  # where a merge has to follow a round
+        ends = iter(self._stretch.ends)  # of supersteps: a merge needs a round
         end = next(ends, None)
-        for place, (merges, rounds, look) in enumerate(self.places[: last + 1]):
+        for place, (merges, rounds, look) in enumerate(self.ends[: last + 1]):
             while end is not None and end <= (merges, rounds):
                 if (merge, first) != end:
                     yield None, (range(merge, end[0]), range(first, end[1]))
@@ -158,12 +157,12 @@ class ScheduleCollector(CompiledPlayer):
                 yield place, (range(0), range(0))
 
 
-def _in_turn(each: list[tuple[Any, ...]], most: int = 0) -> tuple[Any, ...]:
-    """Equal ones in a row, once, with their number: at most `most`, if above 1."""
+def _in_turn(each: list[tuple[Any, ...]], longest: int = 0) -> tuple[Any, ...]:
+    """Run-length encode; a run has at most `longest` items, if that is above 1."""
     found: list[tuple[Any, ...]] = []
     for one, same in groupby(each):
         number = len(list(same))
-        size = most if most > 1 else number
+        size = longest if longest > 1 else number
         whole, rest = divmod(number, size)
         found += [(*one, size)] * whole + [(*one, rest)] * bool(rest)
     return tuple(found)
@@ -172,11 +171,11 @@ def _in_turn(each: list[tuple[Any, ...]], most: int = 0) -> tuple[Any, ...]:
 def schedule_run(
     strategy: Strategy, job: Job, machine: Machine, source: Any, *, lanes: int
 ) -> ScheduledRun:
-    """Write a run; `source` has the training split on a device.
+    """Write the schedule of a run; `source` has the training split on a device.
 
-    Of the rounds that begin at the same event, `width` at most run side by side.
+    At most `lanes` rounds of an event run side by side.
 
-    Errors: a ValueError if the strategy asks for a result, or the run ends early.
+    Errors: a ValueError if the strategy reads a result, or the run ends early.
     """
     _check(strategy, job.name)
     check_calibration(machine, job.programs.task)
@@ -204,31 +203,31 @@ def schedule_run(
         traits=player.traits,
         stopped=lambda: False,
     )
-    seen: list[int] = []
+    evals: list[int] = []
     seconds: list[float] = []
     lines: list[ScheduleLine] = []
 
-    def play(written: tape.Tape) -> None:
+    def play(entries: tape.Tape) -> None:
         answer = None
         while True:
             try:
-                entry = written.send(answer)
+                entry = entries.send(answer)
             except StopIteration:
                 player.end_event()
                 return
             if isinstance(entry, tape.EndRun):
                 raise ValueError(
                     f"{job.name}: the run ends at {clock.now:.6g} s, before its last "
-                    f"evaluation: {entry.why}: give fewer seconds"
+                    f"evaluation: {entry.why}; pass fewer seconds"
                 )
             lines.extend(_lines_of(entry, clock.workers))
             if isinstance(entry, tape.EvaluationDone):
-                seen.append(entry.seen.model)
+                evals.append(entry.seen.model)
                 seconds.append(entry.time)
                 answer = UnavailableMetrics(
                     ValueError(
-                        f"{job.name}: the policy reads the metrics of evaluations, and "
-                        "a run as a function is written before there are any: use "
+                        f"{job.name}: the policy reads the metrics of evaluations, but "
+                        "a run as a function is scheduled before there are any; use "
                         'hj.train, or a policy that does not (for sma, restart="never" '
                         'or "on_lr_drop")'
                     )
@@ -241,21 +240,21 @@ def schedule_run(
         event = clock.next()
         assert event is not None  # there is a timer for each evaluation
         play(writer.handle(event))
-    return player.written(seen, seconds, lines)
+    return player.scheduled(evals, seconds, lines)
 
 
 def _check(strategy: Strategy, name: str) -> None:
-    """Raise a ValueError for a strategy that draws examples by results."""
+    """Raise a ValueError for a strategy whose examples depend on results."""
     if strategy.sampler.observe is not None:
         raise ValueError(
-            f"{name}: its sampler observes losses, and a run as a function is written "
-            "before there are any: use hj.train, or another sampler (for "
+            f"{name}: its sampler observes losses, but a run as a function is "
+            "scheduled before there are any; use hj.train, or another sampler (for "
             'biased_local_sgd, sampler="uniform")'
         )
 
 
 def _lines_of(entry: Any, workers: tuple[WorkerInfo, ...]) -> Iterator[ScheduleLine]:
-    """The line of the schedule that an entry of the tape is, if it is one."""
+    """Yield the line of the schedule for an entry of the tape, if there is one."""
     if isinstance(entry, tape.StartRound):
         steps, size = entry.local_round.local_steps, entry.local_round.size
         name = workers[entry.worker].name

@@ -1,9 +1,9 @@
-"""Several runs that have one schedule, played side by side in one program.
+"""Several runs with one schedule, played at once in one program.
 
-They differ in their learning rates or in their seeds, and thus in their models, but not
-in what happens when: the tape is written once. Each number of a run is an array [n].
-What a policy or a sampler would be told differs from run to run, so that strategies
-that look at it are played one by one.
+The runs differ in their learning rates or seeds, but not in their schedule, so that the
+tape is written once. Each number of a run becomes an array [n] over the runs. As
+results differ, a strategy whose policy or sampler reads them is played one run at a
+time.
 """
 
 import math
@@ -33,23 +33,23 @@ from hetjax.runtimes.compiled.stretch_types import (
 
 
 class RunVariants(NamedTuple):
-    """What the runs that are played side by side differ in: a number for each."""
+    """The seeds and learning rates of runs that are played at once."""
 
     seeds: tuple[int, ...]
-    rate_factors: tuple[float, ...]  # learning rates, by that of the tape
+    rate_factors: tuple[float, ...]  # learning rates, divided by the tape's
 
     @property
     def num_runs(self) -> int:
-        """How many runs there are."""
+        """The number of runs."""
         return len(self.seeds)
 
 
 class DiffersBetweenRuns(Exception):
-    """Something would be decided by a number that differs from run to run."""
+    """A decision depends on a number that differs between runs."""
 
 
 class _EvaluatedRuns(EvaluatedModel):
-    """What is seen of the first run, with the metrics and models of `all` runs."""
+    """The first run's evaluation, with the metrics and models of `all` runs."""
 
     all: list[dict[str, float]]
     models: Model  # [n, ...]
@@ -58,43 +58,39 @@ class _EvaluatedRuns(EvaluatedModel):
     def of(
         cls, first: EvaluatedModel, every: list[dict[str, float]], models: Model
     ) -> "_EvaluatedRuns":
-        """What is seen of all."""
+        """Return the evaluation of all runs."""
         seen = cls(*first)
         seen.all, seen.models = every, models
         return seen
 
 
 class SideBySidePlayer(CompiledPlayer):
-    """Plays several runs at once; what it answers is of the first one."""
+    """Plays several runs at once; what it returns to the loop is the first run's."""
 
     variants: RunVariants
 
     def __init__(self, *args: Any, variants: RunVariants, **fields: Any):
-        """As `CompiledPlayer`, for the runs of `side`."""
+        """Take the arguments of `CompiledPlayer`, and the runs."""
         super().__init__(*args, **fields)
         self.variants = variants
-        # by run: metrics of each look
+        # by run: the metrics of each evaluation
         self.evaluations: list[list[dict[str, float]]] = [[] for _ in variants.seeds]
         self.best: list[tuple[float, Model] | None] = [None] * variants.num_runs
-        self._visible: Model = ((), ())  # of the last look, [n, ...]
-        self.failed = np.zeros(
-            variants.num_runs, bool
-        )  # is a number of the run not finite?
-        self._since: list[
-            PendingOutcome
-        ] = []  # rounds that arrived since the last point
+        self._visible: Model = ((), ())  # at the last evaluation, [n, ...]
+        self.failed = np.zeros(variants.num_runs, bool)  # by NaN or infinity
+        self._since: list[PendingOutcome] = []  # arrived since the last evaluation
         self._factors = np.array(variants.rate_factors, np.float32)
         self._seeds = np.array(variants.seeds, np.uint32)
 
-    # -- what is told of all -----------------------------------------------------------
+    # -- results of all runs -----------------------------------------------------------
 
     def policy_metrics(self, seen: EvaluatedModel, metrics: Any) -> UnavailableMetrics:
-        """Keep what was seen of every run, and their mean losses since then."""
+        """Record every run's metrics, and its mean loss since the last evaluation."""
         assert isinstance(seen, _EvaluatedRuns)
         losses = [_every(o.mean) for o in self._since if o.steps]
         self._since = []
         means = np.zeros(self.variants.num_runs)
-        for each in losses:  # one after the other, as of a single run
+        for each in losses:  # in the order of a single run, to the bit
             means = means + each
         self._visible = seen.models
         for i, (points, mine) in enumerate(
@@ -115,13 +111,13 @@ class SideBySidePlayer(CompiledPlayer):
             self.best[i] = seen[task.metric], model
 
     def models(self, *, visible: bool) -> list[Model]:
-        """The model of each run: of the last evaluation if `visible`, or of now."""
+        """Return each run's model, at the last evaluation if `visible`, else now."""
         self.synchronize()
         every = self._visible if visible else self._models()
         n = self.variants.num_runs
         return [jax.tree.map(lambda x, i=i: x[i], every) for i in range(n)]
 
-    # -- as of one run, along a new first axis ---------------------------------------
+    # -- overrides, with a new first axis [n] --------------------------------------
 
     def _first_model(self) -> Model:
         keys = jax.vmap(jax.random.key)(self._seeds)
@@ -172,17 +168,17 @@ class SideBySidePlayer(CompiledPlayer):
         return outcome
 
     def _means(self, means: np.ndarray, place: Any) -> list[Any]:
-        """The first run's, where they are finite, which know those of all."""
+        """Return the first run's mean losses, with those of all runs."""
         every = np.moveaxis(means, 0, -1)[place]
         self.failed |= ~np.isfinite(every).all(axis=0)
         return [MeansOfRuns(x) for x in every]
 
     def model(self) -> Model:
-        """The first run's model."""
+        """Return the first run's model."""
         return jax.tree.map(lambda x: x[0], self._models())
 
     def _models(self) -> Model:
-        """The models of all runs, [n, ...]."""
+        """Return the models of all runs, [n, ...]."""
         if self._merges_pending:
             self.launch()
         get = self._parts.programs.model(self._parts.merges[-1])
@@ -190,7 +186,7 @@ class SideBySidePlayer(CompiledPlayer):
 
 
 class MeansOfRuns(float):
-    """The mean loss of the first run, with those of `every` one; 0 if it is none."""
+    """The first run's mean loss (0 if not finite), with those of `every` run."""
 
     every: np.ndarray
 
@@ -210,7 +206,7 @@ def _finite(value: float) -> float:
 
 
 def _side_by_side(parts: Parts, shape: ProgramShape, source: Any) -> Callable:
-    """As `stretch`, of several runs: (run_state [n, ...], arrays, tables, factors [n])."""
+    """Return f(run_state [n, ...], arrays, tables, rate factors [n])."""
     play = stretch_program(parts, shape, source)
 
     def one(

@@ -1,4 +1,4 @@
-"""The parts and tables of a stretch's program, and writes into its stacks."""
+"""The base of a stretch's program: its inputs, and writes into stacked arrays."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,10 +13,10 @@ from hetjax.runtimes.compiled.stretch_types import ProgramShape, StretchTables
 
 
 class StretchBase:
-    """The program of one shape."""
+    """The inputs of a stretch's program, and its writes into stacked arrays."""
 
-    measure: Callable[[Replica], Any] | None = None  # None: the tables have metrics
-    _true: Any = None  # as XLA does not know; None: nothing is kept apart
+    measure: Callable[[Replica], Any] | None = None  # None: metrics are in the tables
+    _true: Any = None  # a traced True, opaque to XLA; None: no write is separate
 
     def __init__(self, parts: Parts, shape: ProgramShape, source: Any):
         self._parts, self._shape, self._source = parts, shape, source
@@ -26,22 +26,22 @@ class StretchBase:
         self._step = parts.programs.keyed_step_fn(parts.local, parts.requires)
 
     def take(self, arrays: Any, tables: StretchTables, key: Any) -> None:
-        """Take what is played."""
+        """Set the inputs: arrays of the source, tables, and the random key."""
         self._arrays, self._tables, self._key = arrays, tables, key
 
     def _set_tree_row(
         self, stacks: Any, index: Any, new: Any, old: Any = None, *, apart: bool = True
     ) -> Any:
-        """As `put`."""
+        """Write a row; see `stacks.set_tree_row` and `_write`."""
         return self._write(
             partial(set_tree_row, index=index, new=new, old=old), stacks, apart
         )
 
     def _write(self, write: Callable[[Any], Any], stacks: Any, apart: bool) -> Any:
-        """`write(stacks)`; `apart`: once all that is read of them has been read.
+        """Return `write(stacks)`; if `apart`, after all reads of the stacks.
 
-        In one piece, XLA reads rows of a stack where they are used, among the writes,
-        and copies the whole stack before it.
+        Otherwise XLA reads rows where they are used, among the writes, and copies the
+        whole stack first.
         """
         if self._true is None or not apart:
             return write(stacks)
@@ -53,7 +53,7 @@ class StretchBase:
         ]
 
     def _merged(self, before: list[Any], changed: list[Any]) -> list[Any]:
-        """All leaves: those that change, and the others as they were."""
+        """Return all leaves: the changed ones, and the others from `before`."""
         new = iter(changed)
         return [
             next(new) if moves else x

@@ -1,4 +1,4 @@
-"""Launches the programs of a compiled run, and reads their numbers."""
+"""Launches the programs of a compiled run, and reads their results."""
 
 from typing import Any
 
@@ -42,11 +42,9 @@ MAX_STEPS = 512  # of a stretch
 
 
 class StretchLauncher:
-    """Launches what was collected, and reads what came of it."""
+    """Launches collected stretches, and reads the results of their rounds."""
 
-    _initial_model: (
-        Model  # set when the player is opened, as are all replicas and states
-    )
+    _initial_model: Model  # set by `open`, as is the run state
     _run_state: RunState
 
     def __init__(
@@ -60,9 +58,9 @@ class StretchLauncher:
         lanes: int,
         max_steps_ahead: float,
     ):
-        """`source` makes batches. `width` rounds, at most, run side by side.
+        """`source` makes batches. At most `lanes` rounds run side by side.
 
-        `most` steps, at most, are played until it is seen what came of them.
+        At most `max_steps_ahead` steps are played before their results are read.
         """
         self._job, self._device, self._source = job, device, source
         self._lanes, self._max_steps_ahead = lanes, max_steps_ahead
@@ -91,7 +89,7 @@ class StretchLauncher:
             records_losses=strategy.sampler.observe is not None,
         )
         self._buckets = Buckets(job.buckets, source, exact=programs.exact)
-        self._kinds: dict[OperationKind, int] = {BEGIN: 0}  # their numbers
+        self._kinds: dict[OperationKind, int] = {BEGIN: 0}  # in tables, by number
         self._copies_replicas = any(self._parts.copied)  # when a round begins
         self._all_workers = tuple(range(len(workers)))
         self._one_step = True
@@ -100,26 +98,24 @@ class StretchLauncher:
             max(MAX_STEPS, 4 * len(workers)), source.max_steps
         )  # of a stretch
         self._stretch = Stretch()
-        # launched, and not read yet: numbers, their stretches, and what runs side by side
+        # launched and not read yet: results, stretches, and groups of rounds
         self._launched: list[tuple[Any, Stretch, Any]] = []
-        self._running: dict[int, PendingOutcome] = {}  # of workers at work
-        self._arrived: list[
-            PendingOutcome
-        ] = []  # since it was last seen what came of them
-        self._moved: set[int] = set()  # workers whose replicas merges have moved
-        self._steps_ahead = 0  # steps, since then
-        self.knows_in_time = False  # is each result known when it arrives?
-        self.times_known = 0  # how often it was seen what came of everything
+        self._running: dict[int, PendingOutcome] = {}  # by busy worker
+        self._arrived: list[PendingOutcome] = []  # since the last synchronization
+        self._moved: set[int] = set()  # busy workers whose replicas merges have changed
+        self._steps_ahead = 0  # launched since the last synchronization
+        self.knows_in_time = False  # whether each result is known when it arrives
+        self.times_known = 0  # the number of synchronizations
 
     def _first_model(self) -> Model:
         return self._job.programs.init(jax.random.key(self._job.seed))
 
     def _initial_run_state(self, model: Model) -> RunState:
-        # not as one program: of its parts, most are those of other strategies, too
+        # several small programs: most are shared with other strategies
         return initial_run_state(self._parts, *model)
 
     def flush(self) -> None:
-        """See what came of everything, if that is due."""
+        """Synchronize if enough steps were played since the last time."""
         if (
             self.knows_in_time
             or self._steps_ahead + len(self._stretch.rows) >= self._max_steps_ahead
@@ -127,7 +123,7 @@ class StretchLauncher:
             self.synchronize()
 
     def launch(self) -> None:
-        """Launch what was collected."""
+        """Launch the current stretch."""
         stretch, self._stretch = self._stretch, Stretch()
         if not (stretch.merges or stretch.rounds):
             return
@@ -162,7 +158,7 @@ class StretchLauncher:
     def _call(
         self, shape: ProgramShape, arrays: Any, tables: StretchTables
     ) -> tuple[RunState, StretchResults]:
-        """Launch the program of a shape."""
+        """Launch the program of a shape, and return its outputs."""
         parts, source = self._parts, self._source
         program = parts.programs.once(
             ("stretch", parts, shape, source.batch_maker),
@@ -172,19 +168,19 @@ class StretchLauncher:
 
     @property
     def _merges_pending(self) -> bool:
-        """Are there merges that are not launched yet?"""
+        """Whether there are merges that are not launched yet."""
         kinds = list(self._kinds)
         return any(kinds[kind].what == "merge" for kind, *_ in self._stretch.merges)
 
     def synchronize_if_needed(self) -> None:
-        """Let what came of all rounds that arrived be known."""
+        """Synchronize if a round has arrived whose numbers are pending."""
         if self._arrived:
             self.synchronize()
 
     def synchronize(self) -> None:
-        """Play everything, and know what came of it.
+        """Launch everything, and read the results of all rounds.
 
-        Errors: `NotFinite` if the run has to go back to its last mark.
+        Errors: `RoundNotFinite` if the run has to go back to its last mark.
         """
         self.launch()
         self._read_all()
@@ -197,7 +193,7 @@ class StretchLauncher:
                 raise RoundNotFinite
 
     def _read_all(self) -> None:
-        """Read the numbers of all that was launched."""
+        """Read the results of all launched stretches."""
         for numbers, stretch, groups in self._launched:
             self._read(jax.device_get(numbers), stretch, groups)
         self._launched = []
@@ -222,11 +218,11 @@ class StretchLauncher:
             outcome.set_numbers(mean, fine, own)
 
     def _means(self, means: np.ndarray, place: Any) -> list[Any]:
-        """The mean losses of rounds, by their places."""
+        """Return the mean losses at the rounds' indices."""
         return means[place].tolist()
 
     def close(self) -> list[int]:
-        """Let go of outcomes, which know the player; no thread has to end."""
+        """Detach all outcomes from the player; there are no threads to stop."""
         launched = [o for _, stretch, _ in self._launched for o in stretch.outcomes]
         for outcome in (*launched, *self._stretch.outcomes, *self._running.values()):
             outcome.detach()
@@ -240,7 +236,7 @@ class StretchLauncher:
         return programs.model(merge)(self._root(), *self._initial_model)
 
     def _root(self) -> Any:
-        """The root's state."""
+        """Return the root's state."""
         return self._parts.state(self._run_state.states, -1, 0)
 
     def report(self) -> dict[str, float]:

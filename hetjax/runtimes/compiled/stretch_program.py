@@ -1,9 +1,8 @@
 """The program of a stretch: supersteps of merges and local rounds, as data.
 
-A superstep has merges, in their order, and then local rounds that do not depend on one
-another. Which merges, which rounds, and on which rows are tables of numbers, so that
-one program plays any stretch of a run. See `hetjax.runtimes.compiled.stretch`, which
-writes the tables.
+A superstep has merges, in order, and then local rounds that do not depend on one
+another. The merges, the rounds and their rows are read from tables, so that one program
+plays any stretch of a run. `hetjax.runtimes.compiled.tables` writes the tables.
 """
 
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from hetjax.runtimes.compiled.superstep_rounds import SuperstepRounds
 
 
 def stretch_program(parts: Parts, shape: ProgramShape, source: Any) -> Callable:
-    """(run_state, arrays of the source, tables) -> (run_state, numbers)."""
+    """Return f(run_state, arrays of the source, tables) -> (run_state, results)."""
     return _StretchProgram(parts, shape, source).run
 
 
@@ -41,11 +40,11 @@ def event_player(
     key: Any,
     measure: Callable[[Replica], Any],
 ) -> Callable[[ScheduleEvent, RunState, Any, Any], RunState]:
-    """(event, run_state, its first merge, its first round) -> run_state.
+    """Return f(event, run_state, first merge, first round) -> run_state.
 
-    The steps' random keys are made from `key`. `measure(replica)` is the metric that is
-    a member's weight in merges that require it. All loops have a fixed length, so that
-    what happens can be differentiated in reverse.
+    The steps' random keys derive from `key`. `measure(replica)` returns the metric for
+    merges that weigh members by it. All loops have static lengths, so that reverse-mode
+    differentiation works.
     """
     playing = _StretchProgram(parts, shape, source)
     playing.measure = measure
@@ -59,7 +58,7 @@ class _StretchProgram(SuperstepRounds, SuperstepMerges):
     def event(
         self, event: ScheduleEvent, run_state: RunState, merge: Any, first: Any
     ) -> RunState:
-        """Play an event, whose merges and rounds begin at these places."""
+        """Play an event, given the indices of its first merge and round."""
         for kind, number in event.before:
             run_state = repeat(number, partial(self._play, kind), merge, run_state)
             merge = merge + number
@@ -87,7 +86,7 @@ class _StretchProgram(SuperstepRounds, SuperstepMerges):
     def run(
         self, run_state: RunState, arrays: Any, tables: StretchTables
     ) -> tuple[RunState, StretchResults]:
-        """Play all supersteps, one after the other."""
+        """Play all supersteps in order."""
         self.take(arrays, tables, jax.random.key(tables.seed))
         if not self._parts.vmapped:
             self._true = tables.number > 0

@@ -1,4 +1,4 @@
-"""The merges of a superstep, and what else comes before its rounds."""
+"""The operations before the rounds of a superstep: merges, check-outs, check-ins."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,10 +30,10 @@ _ACCURACY = WorkerStats._fields.index("accuracy")
 
 
 class SuperstepMerges(StretchBase):
-    """The merges of a superstep, and what else comes before its rounds."""
+    """The operations before the rounds of a superstep."""
 
     def _before(self, i: Any, run_state: RunState) -> RunState:
-        """Carry out a merge, or what else comes before rounds."""
+        """Carry out operation i of the table of merges."""
         kinds = self._shape.kinds
         if len(kinds) == 1:
             return self._play(kinds[0], i, run_state)
@@ -64,7 +64,7 @@ class SuperstepMerges(StretchBase):
         )
 
     def _check_out(self, run_state: RunState, worker: Any) -> RunState:
-        """Copy what a round begins from, as merges may change it."""
+        """Copy the leaves that a round begins from, as merges may change them."""
         leaves = zip(
             jax.tree.leaves(run_state.replicas), self._parts.copied, strict=True
         )
@@ -74,7 +74,7 @@ class SuperstepMerges(StretchBase):
         )
 
     def _check_in(self, run_state: RunState, worker: Any) -> RunState:
-        """A round arrives whose replica no merge has changed."""
+        """Check in a replica that no merge has changed during its round."""
         leaves, structure = jax.tree.flatten(run_state.replicas)
         new = self._set_tree_row(
             self._changing(leaves), worker, tree_row(run_state.finished, worker)
@@ -85,7 +85,7 @@ class SuperstepMerges(StretchBase):
     def _check_in_merged(
         self, run_state: RunState, worker: Any, now: Replica
     ) -> Replica:
-        """A round arrives whose replica merges have changed: both changes count."""
+        """Check in a replica that merges have changed as well: apply both changes."""
         leaves, structure = jax.tree.flatten(now)
         begun, done = iter(run_state.checked_out), iter(run_state.finished)
         masks = list(zip(self._parts.copied, self._parts.changes, strict=True))
@@ -98,7 +98,7 @@ class SuperstepMerges(StretchBase):
             for x, (_, moves) in zip(before, masks, strict=True)
         ]
         new = check_in(now, structure.unflatten(before), structure.unflatten(after))
-        # what is neither written by steps nor copied stays as it is
+        # leaves that are neither changed by steps nor copied stay as they are
         merged = [
             x if any(mask) else old
             for x, old, mask in zip(jax.tree.leaves(new), leaves, masks, strict=True)
@@ -110,7 +110,7 @@ class SuperstepMerges(StretchBase):
         merge, (_, node, *members) = parts.merges[kind.level], self._line(i, n)
         members = range(n) if kind.all_workers else members
         state = parts.state(run_state.states, kind.level, node)
-        # a rule of one's own may go through the members one by one
+        # a custom merge may iterate over the members
         ours = merge.apply.__module__.partition(".")[0] == __name__.partition(".")[0]
         stacks = n > 1 and merge.takes_groups and ours
         if stacks and all(m == WORKER for m in kind.members):
@@ -153,18 +153,18 @@ class SuperstepMerges(StretchBase):
         return run_state._replace(replicas=replicas, states=states)
 
     def _line(self, i: Any, n: int) -> Any:
-        """Kind, node and n members of a merge."""
+        """Return the kind, the node and the n members of a merge."""
         return array_row(self._tables.merges, i)[: 2 + n]
 
     def _member(self, run_state: RunState, level: int, node: Any) -> Replica:
-        """A node as a member of a merge."""
+        """Return a node as a member of a merge."""
         of = self._parts.programs.as_member(self._parts.merges[level])
         return of(self._parts.state(run_state.states, level, node))
 
     def _stats(
         self, kind: OperationKind, i: Any, of_each: Callable[[Callable], Any]
     ) -> Any:
-        """Packed statistics; `of_each(f)` are [n] f(member)."""
+        """Return packed statistics; `of_each(f)` maps f over the members, [n]."""
         packed = array_row(self._tables.stats, i)[:, : len(kind.members)]
         required = self._parts.merges[kind.level].required_metrics
         if self.measure is None or not required or MergeOp.PUSH not in kind.op:
@@ -175,7 +175,7 @@ class SuperstepMerges(StretchBase):
     def _merge_stack(
         self, kind: OperationKind, i: Any, run_state: RunState, state: PyTree
     ) -> RunState:
-        """A merge of several workers, all at once."""
+        """Merge several workers as a stacked group."""
         parts, n = self._parts, len(kind.members)
         merge, line = parts.merges[kind.level], self._line(i, n)
         node, members = line[1], line[2:]
@@ -197,7 +197,7 @@ class SuperstepMerges(StretchBase):
             states = parts.with_state(states, kind.level, node, new, state)
             return jax.tree.map(one, replicas, after, before), states
 
-        reads = not kind.all_workers  # else whole stacks take the place of the old ones
+        reads = not kind.all_workers  # else whole stacks replace the old ones
         replicas, states = self._write(
             write, (run_state.replicas, run_state.states), reads
         )
@@ -207,7 +207,7 @@ class SuperstepMerges(StretchBase):
 def _merged(
     merge: Merge, state: PyTree, replicas: Any, packed: Any, op: MergeOp
 ) -> tuple[PyTree, Any]:
-    """(state, replicas) after a merge or a fetch of a tuple, or of a stacked group."""
+    """Merge or fetch a tuple of replicas or a stacked group -> (state, replicas)."""
     if op != MergeOp.FETCH:
         check_op("this strategy", op, merge.ops)
         return applied(merge, state, replicas, WorkerStats.unpacked(packed), op)

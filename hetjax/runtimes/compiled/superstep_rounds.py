@@ -1,4 +1,4 @@
-"""The local rounds of a superstep."""
+"""The local rounds of a superstep, in turn or side by side."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +29,7 @@ class SuperstepRounds(StretchBase):
     def _rounds(
         self, i: Any, carry: tuple[RunState, StretchResults]
     ) -> tuple[RunState, StretchResults]:
-        """Play a round, or a row of rounds side by side, all in one bucket."""
+        """Play a round, or a group of rounds side by side that share a bucket."""
         rounds = array_row(self._tables.rounds, i)
         play = self._side_by_side if self._parts.vmapped else self._in_turn
         if len(self._shape.buckets) == 1:
@@ -57,7 +57,7 @@ class SuperstepRounds(StretchBase):
     def _round(
         self, i: Any, bucket: Bucket, steps: Any, run_state: RunState, losses: Any
     ) -> tuple[RunState, list[Any], Any, Any]:
-        """Play round i -> (run_state, the replica's leaves, losses, mean of last step)."""
+        """Play round i -> (run_state, replica's leaves, losses, mean of last step)."""
         worker, start, _, first, n, _ = array_row(self._tables.rounds, i)
         rate, step = array_row(self._tables.rates, i), self._stepping(bucket)
         before = [tree_row(x, worker) for x in self._sources(run_state)]
@@ -84,7 +84,7 @@ class SuperstepRounds(StretchBase):
         return self._with_after(run_state, stacks), after, losses, mean
 
     def _looped(self, steps: Any, one: Callable, begin: tuple) -> tuple:
-        """`one` for each step; leaves that no step changes are not carried along."""
+        """Loop `one` over the steps; only leaves that steps change are carried."""
         before, *rest = begin
 
         def body(k: Any, carry: tuple) -> tuple:
@@ -97,7 +97,7 @@ class SuperstepRounds(StretchBase):
     def _side_by_side(
         self, i: Any, bucket: Bucket, carry: tuple[RunState, StretchResults]
     ) -> tuple[RunState, StretchResults]:
-        """Rounds of several workers; one that stands for no worker changes nothing."""
+        """Play a group of rounds; lanes without a worker change nothing."""
         run_state, numbers = carry
         rounds, rates = (
             array_row(self._tables.rounds, i),
@@ -123,7 +123,7 @@ class SuperstepRounds(StretchBase):
         run_state: RunState,
         losses: Any,
     ) -> tuple[RunState, list[Any], Any, Any]:
-        """Play rounds [n, 6] of workers, of `max_steps` steps at most; see `_round`."""
+        """Play rounds [n, 6] with at most `max_steps` steps each; see `_round`."""
         workers, starts, steps, first, ns, _ = rounds.T  # [n] each
         step = jax.vmap(self._stepping(bucket))
         alone = isinstance(max_steps, int) and max_steps == 1
@@ -162,7 +162,7 @@ class SuperstepRounds(StretchBase):
         return run_state, after, losses, means
 
     def _stepping(self, bucket: Bucket) -> Callable:
-        """step(leaves, rows, n, rate, key) -> (leaves, losses [B], mean)."""
+        """Return step(leaves, rows, n, rate, key) -> (leaves, losses [B], mean)."""
         structure = jax.tree.structure(self._replica)
 
         def step(
@@ -176,7 +176,7 @@ class SuperstepRounds(StretchBase):
         return step
 
     def _sources(self, run_state: RunState) -> list[Any]:
-        """The stacked leaves of the replicas from which rounds begin."""
+        """Return the stacked leaves from which rounds begin."""
         copied = self._parts.shared and self._parts.vmapped
         return (
             list(run_state.checked_out)
@@ -185,13 +185,13 @@ class SuperstepRounds(StretchBase):
         )
 
     def _changed_stacks(self, run_state: RunState) -> list[Any]:
-        """The stacked leaves that rounds write."""
+        """Return the stacked leaves that rounds write."""
         if self._parts.shared:
             return list(run_state.finished)
         return self._changing(jax.tree.leaves(run_state.replicas))
 
     def _with_after(self, run_state: RunState, changed: list[Any]) -> RunState:
-        """With these stacked leaves, which rounds have written."""
+        """Return the run state with the stacked leaves that rounds wrote."""
         if self._parts.shared:
             return run_state._replace(finished=tuple(changed))
         leaves, structure = jax.tree.flatten(run_state.replicas)

@@ -1,6 +1,6 @@
-"""The tables of a stretch: its supersteps, merges, rounds and rows, in few shapes.
+"""Writes a stretch as tables of few shapes: supersteps, merges, rounds and rows.
 
-What is beyond the end of a table is not read, so that its length is one of few.
+Tables are padded to few lengths; rows beyond their ends are not read.
 """
 
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from hetjax.runtimes.compiled.stretch_types import StretchTables
 
 RoundGroups = list[
     list[list[int]]
-]  # by superstep: places of rounds, side by side together
+]  # by superstep: groups of rounds that run side by side
 
 
 class TableLengths(NamedTuple):
-    """The lengths of all tables: they only grow, so that few programs are compiled."""
+    """The lengths of all tables, which only grow, so that few programs compile."""
 
     supersteps: int = 1
-    rounds: int = 1  # one after the other
+    rounds: int = 1  # in turn, or groups
     steps: int = 1
     merges: int = 1
     members: int = 1
-    lanes: int = 1  # rounds side by side
+    lanes: int = 1  # rounds that run side by side
 
     def grown_to(self, least: "TableLengths") -> "TableLengths":
-        """The lengths, grown to powers of two that hold as many."""
+        """Return lengths of at least `least`, grown to powers of two."""
         pairs = zip(self, least, strict=True)
         return TableLengths(
             *(a if a >= b else 1 << (b - 1).bit_length() for a, b in pairs)
@@ -37,8 +37,8 @@ class TableLengths(NamedTuple):
 
 
 def lengths_of(stretch: Stretch, groups: RoundGroups | None) -> TableLengths:
-    """The lengths that a stretch needs; without `links` its rounds are played in turn."""
-    every = [] if groups is None else [line for of in groups for line in of]
+    """Return the lengths that a stretch needs; without `groups`, rounds run in turn."""
+    every = [] if groups is None else [group for of in groups for group in of]
     return TableLengths(
         len(stretch.ends) + 1,
         max(1, len(stretch.rounds) if groups is None else len(every)),
@@ -50,15 +50,15 @@ def lengths_of(stretch: Stretch, groups: RoundGroups | None) -> TableLengths:
 
 
 def round_groups_of(stretch: Stretch, buckets: np.ndarray, lanes: int) -> RoundGroups:
-    """The rounds of each superstep that run side by side, at most so many.
+    """Group the rounds of each superstep that run side by side, `lanes` at most.
 
-    A worker's rounds follow one another, and so do rounds of several buckets, of which
-    `buckets` has each round's.
+    Rounds of one worker are in different groups, in order, and so are rounds of
+    different buckets; `buckets` has the bucket of each round.
     """
     found = []
     for _, rounds in stretch.supersteps():
         groups: dict[tuple[int, int], list[int]] = {}
-        turn: dict[int, int] = {}  # how many rounds of each worker came before
+        turn: dict[int, int] = {}  # the number of earlier rounds of each worker
         for i in rounds:
             worker = stretch.rounds[i][0]
             number = turn.get(worker, 0)
@@ -84,7 +84,7 @@ def tables_of(
     seed: int,
     absent: int,
 ) -> StretchTables:
-    """The tables of a stretch; `absent` is the number of no worker."""
+    """Return the tables of a stretch; empty lanes have the worker `absent`."""
     supersteps = np.zeros((lengths.supersteps, 4), np.int32)
     ends = np.array(
         [*stretch.ends, (len(stretch.merges), len(stretch.rounds))], np.int32
@@ -111,7 +111,7 @@ def tables_of(
 
 
 def _alike(sizes: list[int]) -> list[list[int]]:
-    """The places that have the same size."""
+    """Return groups of indices with equal sizes."""
     found: dict[int, list[int]] = {}
     for i, size in enumerate(sizes):
         found.setdefault(size, []).append(i)
@@ -125,7 +125,7 @@ def _rounds(
     lengths: TableLengths,
     absent: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The table of rounds, and of their learning rates."""
+    """Return the tables of rounds and of their learning rates."""
     of_rounds = np.array(stretch.rounds, np.int32).reshape(-1, 5)
     of_rates, used = np.array(stretch.rates, np.float32), len(stretch.rounds)
     if groups is None:
@@ -145,25 +145,25 @@ def _rounds(
 
 
 def group_positions(groups: RoundGroups) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rounds in the order of the links, and the line and the slot of each."""
-    every = [line for of in groups for line in of]
-    order = np.array([i for line in every for i in line], int)
-    lines = np.repeat(np.arange(len(every)), [len(line) for line in every])
-    slots = np.concatenate([np.arange(len(line)) for line in every])
-    return order, lines, slots
+    """Return rounds in the order of the groups, and each one's group and lane."""
+    every = [group for of in groups for group in of]
+    order = np.array([i for group in every for i in group], int)
+    of_group = np.repeat(np.arange(len(every)), [len(group) for group in every])
+    lanes = np.concatenate([np.arange(len(group)) for group in every])
+    return order, of_group, lanes
 
 
 class Buckets:
-    """The shapes of batches that a run has had so far; more are added when needed."""
+    """The batch shapes that a run has used so far; more are added when needed."""
 
     def __init__(self, buckets: Sequence[Bucket], source: Any, *, exact: bool):
-        """`buckets` are the job's. `exact`: may batches not be padded?
+        """`buckets` are the job's. If `exact`, batches are not padded.
 
-        If not, every batch is padded to that of the largest in its stretch, or more: half
-        of the largest batch size, a quarter, and so on.
+        Otherwise all batches of a stretch are padded to one size that holds the largest
+        of them: the largest batch size, half of it, a quarter, and so on.
         """
         self._of_job, self._source, self._exact = buckets, source, exact
-        # most runs have rounds of the largest size, if not from the beginning on
+        # most runs have rounds of the largest size at some point
         size = buckets[-1].size
         largest = [next(b for b in buckets if b.size == size)]
         self.known: list[Bucket] = [] if exact or source.sends else largest
@@ -171,7 +171,7 @@ class Buckets:
     def of(
         self, stretch: Stretch
     ) -> tuple[tuple[Bucket, ...], np.ndarray, np.ndarray, list[BucketSteps]]:
-        """Buckets that hold a stretch, each round's, [S, B] rows, and steps of each."""
+        """Return buckets, each round's bucket, the rows [S, B], and steps by bucket."""
         numbers = np.array(stretch.rounds, np.int64).reshape(-1, 5)
         steps, sizes = numbers[:, 2], numbers[:, 4]
         needed = np.unique(sizes[steps > 0])
@@ -199,7 +199,7 @@ class Buckets:
             )
             for size, each in held.items()
         ]
-        if self._source.sends:  # it has no batches of other sizes
+        if self._source.sends:  # there are no batches of other sizes
             known = [b for b in known if b.size in held]
         elif not self._exact:
             size = next(iter(held), known[-1].size if known else 0)
@@ -214,14 +214,14 @@ class Buckets:
         return [1, *(b.size for b in self.known), *map(int, needed)]
 
     def _coarse(self, n: int) -> int:
-        """The smallest of the batch size, half of it, a quarter, ..., that holds n."""
+        """Return the smallest of the batch size, half of it, ..., that holds n."""
         size = self._of_job[-1].size
         while size > 1 and -(-size // 2) >= n:
             size = -(-size // 2)
         return size
 
     def _hold(self, size: int, rows: np.ndarray) -> None:
-        """Know a bucket of this size with room for the entries of all these batches."""
+        """Add or grow the bucket of a size, so that all these batches fit."""
         each = self._source.lengths(rows)
         entries = [max(1, int(of.sum(axis=1).max())) for of in each]
         before = next((b for b in self.known if b.size == size), None)

@@ -87,11 +87,9 @@ def test_where_it_is_impossible_compiled_true_is_an_error(impossible, monkeypatc
     given, why = {"devices": 2}, "its workers are spread over several devices"
     if impossible == "memory":
         given, why = {}, "its replicas need 0.0 GiB, which do not fit"
-        monkeypatch.setattr(player_choice, "memory_of", lambda device: 100)
+        monkeypatch.setattr(player_choice, "device_memory", lambda device: 100)
     assert chosen(**given).description == f"reference player: {why}"
-    with pytest.raises(
-        ValueError, match=f"^mine: compiled=True: {why}: leave compiled"
-    ):
+    with pytest.raises(ValueError, match=f"^mine: compiled=True: {why}; omit compiled"):
         chosen(**given, compiled=True)
 
 
@@ -102,7 +100,7 @@ def test_data_that_do_not_fit_are_sent(monkeypatch):
     monkeypatch.setattr(player_choice, "DATA_SHARE", 1e-12)
     found = chosen()
     assert (found.compiled, found.on_device) == (True, False)
-    with pytest.raises(ValueError, match="larger than 0% of the memory"):
+    with pytest.raises(ValueError, match="larger than 0% of the device"):
         chosen(data_on="device")
 
 
