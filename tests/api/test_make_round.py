@@ -220,7 +220,7 @@ def test_strategies_that_have_no_rounds(strategy, message):
         (
             (ONE[:1], ONE[:1]),
             {},
-            r"have the shape \(1, 1, 4\); their first axes must be w",
+            r"have the shape \(1, 1, 4\); their first axes must",
         ),
         (ONE, {}, r"must be a pair \(x, y\) of arrays \[workers, steps"),
         (

@@ -159,7 +159,7 @@ def test_learning_rates_are_as_scheduled(problem):
     check_equal(run(), trained(problem, strategy))
     with pytest.raises(
         ValueError,
-        match="a function of the examples and cannot be set per run; make the strategy",
+        match="a function of the examples and cannot be set.*make the",
     ):
         run(learning_rate=0.1)
 
@@ -270,9 +270,7 @@ def test_a_merge_with_a_buffer_of_its_own_may_have_settings(problem):
 def test_settings_of_a_strategy_that_no_factory_made(problem):
     strategy = made("sma")._replace(factory=None)
     run = made_run(problem, strategy)
-    with pytest.raises(
-        ValueError, match=r"settings \(alpha\) need a factory.*pass make_run"
-    ):
+    with pytest.raises(ValueError, match=r"settings \(alpha\) need a factory.*pass"):
         run(alpha=0.1)
 
 
