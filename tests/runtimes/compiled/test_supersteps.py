@@ -125,7 +125,7 @@ class Names:
         state["replicas"], state["states"] = replicas, states
         if kind.what == "merge":
             n = len(kind.members)
-            members = range(n) if kind.everyone else members[:n]
+            members = range(n) if kind.all_workers else members[:n]
             where = [
                 (replicas, m) if of == WORKER else (states, (of, m))
                 for of, m in zip(kind.members, members, strict=True)
