@@ -27,11 +27,11 @@ from hetjax.typed_arguments import checked
 
 
 class RoundState(NamedTuple):
-    """What goes from round to round; W workers."""
+    """The state between rounds, of W workers."""
 
     replicas: Replica  # leaves [W, ...]
     merge: MergeState  # the center, its momentum, and so on
-    steps: jax.Array  # int32 [W] that each worker has taken
+    steps: jax.Array  # int32 [W], taken by each worker
     key: jax.Array
 
 
@@ -52,31 +52,30 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> RoundFunction
         model(state) -> (params, model_state)
 
     In a round each of the W `workers` takes K local steps, all side by side (`vmap`),
-    and then the strategy's merge combines all replicas, with the operation to push and
-    to fetch. The strategy's policy and sampler are not used: what a round is, and of
-    which examples, is up to the caller. `jax.jit` it, `jax.lax.scan` over rounds,
-    `jax.grad` through them, `jax.vmap` over keys, rates or strategies made with traced
-    settings.
+    and then the strategy's merge combines all replicas (push and fetch). The strategy's
+    policy and sampler are not used: the caller chooses rounds and examples. Use
+    `jax.jit`, `jax.lax.scan` over rounds, `jax.grad` through them, and `jax.vmap` over
+    keys, rates or strategies made with traced settings.
 
     `batches` are a pair (x, y) of arrays, or trees of arrays, [W, K, B, ...]; or a
-    `Batch` with the weights [W, K, B] and the counts [W, K] as well, for batches that
-    are padded. `learning_rate` is a number or [W], by default the strategy's constant
-    one. With `steps`, int [W], worker i takes only the first steps[i] <= K of its
-    steps, and one with 0 is absent from the merge. `key` makes the initial parameters
-    (`task.init(key)`), unless `params` are given (or a pair with the model state), and
-    the random key of step t of worker i is `key` folded with i and t, as in `train`:
-    rounds of the same batches then give the same parameters, up to rounding.
+    `Batch`, which also has weights [W, K, B] and counts [W, K], for padded batches.
+    `learning_rate` is a number or [W]; the default is the strategy's constant one. With
+    `steps`, int [W], worker i takes only the first steps[i] <= K of its steps, and a
+    worker with 0 steps is absent from the merge. `key` makes the initial parameters
+    (`task.init(key)`), unless `params` (or a pair with the model state) are passed. The
+    random key of step t of worker i is `key` folded with i and t, as in `train`, so
+    that rounds of the same batches yield the same parameters, up to rounding.
 
     `metrics` have the mean training loss of all examples of the round as "loss" [], and
-    those of all steps as "losses" [W, K], NaN for steps that were not taken. `model` is
-    the merged model, which `task.metrics` evaluates.
+    those of all steps as "losses" [W, K], NaN for steps that were not taken. `model`
+    returns the merged model, which `task.metrics` evaluates.
 
     Errors: a ValueError for a strategy whose merge is a tree of merges, needs metrics
-    of held-out examples, or is of partners (use `make_run`); for complex or integer
-    parameters; for a merge or a local update of your own that returns the wrong things;
-    for batches that are not of W workers; for a strategy without a constant learning
-    rate if none is given. Whether a loss couples the examples of a batch is
-    not tried, as runs do it.
+    of held-out examples, or has partners (use `make_run`); for complex or integer
+    parameters; for a custom merge or local update with wrong outputs; for batches that
+    do not have W workers; and for a missing learning rate if the strategy has no
+    constant one. Unlike in `train`, losses are not checked for coupling between the
+    examples of a batch.
 
     >>> import hetjax as hj
     >>> import jax, jax.numpy as jnp
@@ -99,7 +98,7 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> RoundFunction
     step = programs.keyed_step_fn(strategy.local, requires)
 
     def init(key: jax.Array, params: PyTree = None) -> RoundState:
-        """The state before the first round."""
+        """Return the state before the first round."""
         model = task.init(key) if params is None else model_like(task, params)
         replicas = jax.tree.map(
             lambda x: jnp.repeat(x[None], workers, axis=0), begin(*model)
@@ -114,12 +113,12 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> RoundFunction
         learning_rate: Any = None,
         steps: Any = None,
     ) -> tuple[RoundState, dict[str, jax.Array]]:
-        """All local steps, and the merge."""
+        """Take all local steps, and merge."""
         batches = _batches(batches, workers)
         most = batches.count.shape[1]
         rates = _rates(strategy, learning_rate, state.replicas.params, workers)
         taken = jnp.full(workers, most) if steps is None else jnp.asarray(steps)
-        leaves, structure = jax.tree.flatten(batches)  # a BCOO has rules of its own
+        leaves, structure = jax.tree.flatten(batches)  # a BCOO has its own vmap
         shapes = tuple(jax.ShapeDtypeStruct(x.shape[2:], x.dtype) for x in leaves)
         if (structure, shapes) not in checked_batches:
             batch = jax.tree.unflatten(structure, shapes)
@@ -158,14 +157,14 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> RoundFunction
         return RoundState(replicas, center, after, state.key), metrics
 
     def model(state: RoundState) -> tuple[Params, ModelState]:
-        """The merged model."""
+        """Return the merged model."""
         return tree.cast_like(merge.model(state.merge), like)
 
     return RoundFunctions(init, round, model)
 
 
 def _merge_of(strategy: Strategy, programs: Programs) -> Merge:
-    """The strategy's merge; a ValueError if it is not one of all workers."""
+    """Return the strategy's merge; a ValueError if it does not merge all workers."""
     merge, *others = programs.merges_of(strategy)
     why = ""
     if others:
@@ -179,18 +178,18 @@ def _merge_of(strategy: Strategy, programs: Programs) -> Merge:
         why = "does not merge all workers at once"
     if why:
         raise ValueError(
-            f"{strategy.name} {why}, which is no round of all workers: use "
-            "hj.make_run, or hj.train"
+            f"{strategy.name} {why}, which is not a round of all workers; use "
+            "hj.make_run or hj.train"
         )
     return merge
 
 
 def _batches(batches: Any, workers: int) -> Batch:
-    """The batches with weights and counts, checked: they are of W workers."""
+    """Return batches with weights and counts; check that they have W workers."""
     if not isinstance(batches, Batch):
         if not isinstance(batches, tuple | list) or len(batches) != 2:
             raise ValueError(
-                "batches: give a pair (x, y) of arrays [workers, steps, examples, "
+                "batches must be a pair (x, y) of arrays [workers, steps, examples, "
                 "...], or a Batch"
             )
         x, y = batches
@@ -199,23 +198,23 @@ def _batches(batches: Any, workers: int) -> Batch:
     shape = jnp.shape(batches.weight)
     if len(shape) != 3 or shape[0] != workers:
         raise ValueError(
-            f"batches have the shape {shape}: their first axes are workers, here "
-            f"{workers}, local steps, and examples"
+            f"batches have the shape {shape}; their first axes must be workers (here "
+            f"{workers}), local steps, and examples"
         )
     return batches
 
 
 def _rates(strategy: Strategy, given: Any, params: Params, workers: int) -> jax.Array:
-    """[W] the learning rates of a round."""
+    """Return the learning rates [W] of a round."""
     rate: Any = strategy.learning_rate if given is None else given
     if given is None and not isinstance(rate, int | float):
         raise ValueError(
-            f"learning_rate: that of {strategy.name} is a function of the examples: "
-            "give that of this round, round(..., learning_rate=...)"
+            f"learning_rate of {strategy.name} is a function of the examples; pass "
+            "that of this round, round(..., learning_rate=...)"
         )
     if jnp.shape(rate) not in ((), (workers,)):
         raise ValueError(
-            f"learning_rate has shape {jnp.shape(rate)}: give one number, or one for "
+            f"learning_rate has shape {jnp.shape(rate)}; pass one number, or one for "
             f"each of the {workers} workers"
         )
     return jnp.broadcast_to(jnp.asarray(rate, rate_dtype(params)), (workers,))
@@ -224,7 +223,7 @@ def _rates(strategy: Strategy, given: Any, params: Params, workers: int) -> jax.
 def _stats(
     steps: jax.Array, sizes: jax.Array, counts: jax.Array, rates: jax.Array
 ) -> WorkerStats:
-    """What each worker did in a round; `counts` [W, K] of the steps that it took."""
+    """Return worker statistics of a round; `counts` [W, K] are those of steps taken."""
     n = len(steps)
     ones, zeros = jnp.ones(n, rates.dtype), jnp.zeros(n, rates.dtype)
     last = jnp.clip(steps - 1, 0)

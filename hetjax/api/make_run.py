@@ -22,10 +22,10 @@ from hetjax.merge.types import MergeProperty
 from hetjax.replica import Requires
 from hetjax.report.schedule import Schedule
 from hetjax.runtimes.compiled.parts import Parts, changed_leaves, copied_leaves
-from hetjax.runtimes.compiled.player_choice import rounds_side_by_side
+from hetjax.runtimes.compiled.player_choice import num_lanes
 from hetjax.runtimes.compiled.rows import device_bytes, rows_on
-from hetjax.runtimes.compiled.run_function import played, rate_dtype
-from hetjax.runtimes.compiled.written_run import Written, write
+from hetjax.runtimes.compiled.run_function import play_run, rate_dtype
+from hetjax.runtimes.compiled.scheduled_run import ScheduledRun, schedule_run
 from hetjax.runtimes.devices import default_device
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.task_checks import model_like
@@ -47,13 +47,13 @@ class RunFunction:
         task: Task,
         strategy: Strategy,
         make: Callable[..., Strategy] | None,
-        written: Written,
+        written: ScheduledRun,
         source: Any,
         batches: Any,
         batch: Any,
         seed: int,
     ):
-        """`make(**settings)` makes the strategy again; None: nobody knows how."""
+        """`make(**settings)` makes the strategy again; None: there is no factory."""
         self._task, self._strategy, self._make = task, strategy, make
         self._written, self._source = written, source
         self._batches, self._batch, self._seed = batches, batch, seed
@@ -85,7 +85,7 @@ class RunFunction:
         return {"seconds": self._written.seconds, **evaluations}, model
 
     def _rate(self, learning_rate: Any) -> Any:
-        """The factor of all learning rates."""
+        """Return the factor of all learning rates."""
         base = self._strategy.learning_rate
         constant = isinstance(base, int | float)
         if learning_rate is None:
@@ -94,13 +94,13 @@ class RunFunction:
         if own or not constant:
             where = "in its optimizer" if own else "a function of the examples"
             raise ValueError(
-                f"learning_rate: that of {self._strategy.name} is {where}: make the "
-                "strategy with a number"
+                f"learning_rate of {self._strategy.name} is {where} and cannot be set "
+                "per run; make the strategy with a number"
             )
         if jnp.shape(learning_rate):
             raise ValueError(
-                f"learning_rate has shape {jnp.shape(learning_rate)}: give a number; "
-                "jax.vmap takes several"
+                f"learning_rate has shape {jnp.shape(learning_rate)}; pass a number; "
+                "use jax.vmap for several"
             )
         return learning_rate
 
@@ -109,10 +109,10 @@ class RunFunction:
     ) -> tuple[dict[str, jax.Array], PyTree]:
         if model is None:
             model = self._task.init(key)
-        return played(
+        return play_run(
             self._written,
             self._parts(settings),
-            self._source.maker,
+            self._source.batch_maker,
             arrays,
             batches,
             key,
@@ -121,12 +121,12 @@ class RunFunction:
         )
 
     def _parts(self, settings: Mapping[str, Any]) -> Parts:
-        """The parts of the strategy that is made with traced settings."""
+        """Return the parts of the strategy made with traced settings."""
         parts = self._written.parts
         if not settings:
             return parts
         strategy = self._made(settings)
-        programs = Programs(self._task)  # not kept: they have traced values in them
+        programs = Programs(self._task)  # not cached, as they contain traced values
         merges = programs.merges_of(strategy)
         local, lowest = strategy.local, merges[0]
         requires = (*lowest.requires, *local.requires)
@@ -142,20 +142,19 @@ class RunFunction:
         )
 
     def _made(self, settings: Mapping[str, Any]) -> Strategy:
-        """The strategy with other settings, checked: its schedule is the same."""
+        """Return the strategy with other settings; check its schedule."""
         name, names = self._strategy.name, ", ".join(settings)
         if self._make is None:
             raise ValueError(
-                f"{name}: its settings ({names}) are not known, as no factory made it: "
-                "give make_run a function of the settings that returns the strategy"
+                f"{name}: settings ({names}) need a factory, but no factory made this "
+                "strategy; pass make_run a function of settings that returns it"
             )
         try:
             strategy = self._make(**settings)
         except _TRACED as error:
             raise ValueError(
-                f"{name}: a part of it depends on whether {names} has a certain value, "
-                "which is not known when the run is compiled: give it to the strategy, "
-                "and not to the run"
+                f"{name}: a part of the strategy branches on the value of {names}, "
+                "which is traced in a run as a function; pass it to the factory"
             ) from error
         except (TypeError, ValueError) as error:
             raise ValueError(
@@ -171,15 +170,15 @@ class RunFunction:
             same = [False]
         if not all(same) or _fixed(strategy) != _fixed(self._strategy):
             raise ValueError(
-                f"{name}: {names} would change the schedule, which is written already: "
-                "only numbers of its merges and its local update can be settings of a "
-                "run; give make_run a strategy that has this one"
+                f"{name}: {names} would change the schedule, which is fixed: only "
+                "numbers of merges and the local update can be settings of a run; pass "
+                "make_run a strategy made with this setting"
             )
         return strategy
 
 
 def _fixed(strategy: Strategy) -> list[Any]:
-    """What the schedule depends on of a strategy's merges and local update."""
+    """Return the attributes of merges and local update that determine the schedule."""
     of_merges = [
         (
             _names(m.requires),
@@ -203,15 +202,15 @@ def _check_numbers(settings: Mapping[str, Any]) -> None:
             number = isinstance(leaf, int | float | np.generic | np.ndarray | jax.Array)
             if not number or isinstance(leaf, bool):
                 raise ValueError(
-                    f"{name}={value!r}: settings of a run are numbers, or trees of "
-                    "arrays of them: give this one to the strategy"
+                    f"{name}={value!r}: settings of a run must be numbers, arrays or "
+                    "trees of them; pass this one to the strategy"
                 )
 
 
 def _typed(key: Any) -> jax.Array:
-    """A key of `jax.random.key`, also from one of `jax.random.PRNGKey`."""
+    """Return a typed key, also for a raw key of `jax.random.PRNGKey`."""
     if not isinstance(key, jax.Array):
-        raise ValueError(f"key={key!r}: give a key, such as jax.random.key(0)")
+        raise ValueError(f"key={key!r}: pass a key, such as jax.random.key(0)")
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         return key
     return jax.random.wrap_key_data(key)
@@ -235,25 +234,26 @@ def make_run(
         -> (evaluations, (params, model_state))
 
     It can be jitted, mapped over keys and settings (`jax.vmap`), and differentiated
-    (`jax.grad`): such as the final loss of an asynchronous run by its learning rate.
+    (`jax.grad`), for example the final loss of an asynchronous run with respect to its
+    learning rate.
 
-    What the workers do, and when, is written before: the machine, the policy and the
-    sampler decide it, with the clock's noise and the order of the examples from `seed`.
-    `run.schedule` says what was written; it prints, and displays in Jupyter, as a
-    table. The other arguments are those of `train`.
+    The schedule is written by `make_run`: it depends on the machine, the policy and the
+    sampler, with the clock's noise and the order of examples drawn from `seed`.
+    `run.schedule` is printed, and displayed in Jupyter, as a table. The other arguments
+    are those of `train`.
 
     `key`, of `jax.random.key`, makes the initial parameters (`task.init(key)`) and the
-    keys of all steps: `run(jax.random.key(s))` equals `train(..., seed=s)` up to
-    rounding, if s is the `seed`. That is also the default. `params`, or a pair (params,
-    model_state), replace the initial ones.
+    keys of all steps; the default is that of `seed`. `run(jax.random.key(seed))` equals
+    `train(..., seed=seed)` up to rounding. `params`, or a pair (params, model_state),
+    replace the initial ones.
 
-    `learning_rate` replaces the strategy's constant one, wherever it is used: in local
-    steps, times the policy's factor of a round, and in merges. `settings` are numbers
-    of the strategy's merges and local update, by the names of its factory's arguments:
-    `alpha` of `sma`, `momentum` of `local_sgd`. Those that would change the schedule,
-    such as `batch_size` and `local_steps`, are an error. `strategy` may also be a
-    function of settings that returns a strategy; the schedule is then that of the
-    `settings` given to `make_run`, and each may be a number, an array or a tree:
+    `learning_rate` replaces the strategy's constant learning rate in local steps, times
+    the policy's factor of a round, and in merges. `settings` are numbers of the
+    strategy's merges and local update, named as its factory's arguments: `alpha` of
+    `sma`, `momentum` of `local_sgd`. Settings that would change the schedule, such as
+    `batch_size` and `local_steps`, are errors. `strategy` may also be a function of
+    settings that returns a strategy; the schedule is then that of the `settings` passed
+    to `make_run`, each of which is a number, an array or a tree:
 
         def strategy(weights):
             mean = hj.merge.average(weights=lambda stats: weights)
@@ -263,23 +263,21 @@ def make_run(
         jax.grad(lambda w: run(weights=w)[0]["loss"][-1])(jnp.ones(4))
 
     `evaluations` is a dict of arrays [num_evals + 1]: "seconds", "loss", the task's
-    metrics, and the counters of the merge. (params, model_state) is the model of the
-    last one. A run that diverges ends in NaN; nothing stops it.
+    metrics, and the counters of the merge. (params, model_state) is the model at the
+    last evaluation. A run that diverges continues with NaN to its end.
 
-    Memory in reverse: all E events of a run are one `lax.scan`, in sqrt(E) blocks of
-    sqrt(E) events. `jax.checkpoint` keeps the replicas and the states of merges at the
-    start of each block, and those before each event of the one block that is gone
-    through: 2 sqrt(E) copies of them, and what one event computes. A gradient takes
-    about four times as long as the run. Replicas have the dtypes of `task.init`; beside
-    float64 parameters (`jax.enable_x64`) learning rates are float64, too, but
-    evaluations are float32.
+    Memory of the reverse pass: all E events of a run are one `lax.scan`, in sqrt(E)
+    blocks of sqrt(E) events. `jax.checkpoint` stores the replicas and the states of
+    merges at the start of each block, and before each event of the block in progress:
+    2 sqrt(E) copies, and the intermediates of one event. A gradient takes about four
+    times as long as the run. Replicas have the dtypes of `task.init`. With float64
+    parameters (`jax.enable_x64`), learning rates are float64, but evaluations float32.
 
-    Errors: a ValueError, before anything is compiled, for a strategy that asks for
-    results: a sampler that observes losses (`biased_local_sgd`, but with
-    sampler="uniform"), a policy that reads evaluations (`sma` with
-    restart="on_plateau"); for a training split that is not in memory; and for a run
-    that ends early. When `run` is called, for a setting that is unknown or would change
-    the schedule, and for parameters that are not the task's.
+    Errors: a ValueError, before anything is compiled, for a sampler that observes
+    losses (`biased_local_sgd`, unless sampler="uniform"), for a policy that reads
+    evaluations (`sma` with restart="on_plateau"), for a training split that is not in
+    memory, and for a run that ends early. `run` raises it for a setting that is unknown
+    or would change the schedule, and for parameters that are not the task's.
 
     >>> import hetjax as hj
     >>> import jax
@@ -312,7 +310,7 @@ def make_run(
     if device_bytes(data.train) is None:
         raise ValueError(
             f"{data.name}: the training split is not in memory, so that it cannot be "
-            "on the device whole: use hj.train"
+            "copied to the device; use hj.train"
         )
     check_uncoupled(session.programs, data)
     constant = isinstance(strategy.learning_rate, int | float)
@@ -320,16 +318,16 @@ def make_run(
     job = session.job(name, strategy, seed)
     source = rows_on(job, None)
     workers = len(machine.workers)
-    width = rounds_side_by_side(job, strategy, workers, default_device())
-    written = write(
+    lanes = num_lanes(job, strategy, workers, default_device())
+    written = schedule_run(
         Strategy(**relative) if constant else strategy,
         job,
         machine,
         source,
-        width=width,
+        lanes=lanes,
     )
     batches = list(job.test), list(job.held_out)
-    # of the largest size, as a model may divide its batches
+    # of the largest size, as a model may require divisible batches
     some = np.zeros(job.buckets[-1].size, np.int64)
     batch = make_batch(job.train, some, job.buckets)
     return RunFunction(task, strategy, make, written, source, batches, batch, seed)

@@ -1,7 +1,7 @@
-"""Runs that have one schedule, such as those of a grid of learning rates, as one.
+"""Plays runs with one schedule at once, such as those of a grid of learning rates.
 
-See `hetjax.runtimes.compiled.side_by_side`: the tape of such runs is written once, and
-they are played side by side. What cannot be is run alone, one after the other.
+The tape of such runs is written once; see `hetjax.runtimes.compiled.side_by_side`. All
+other runs are played one by one.
 """
 
 import copy
@@ -17,19 +17,19 @@ from hetjax.engine.loop import Loop
 from hetjax.engine.programs.sharing import shared_parts
 from hetjax.engine.records.history import EPOCHS_DONE, Evaluation, History
 from hetjax.machine import Machine
-from hetjax.runtimes.compiled.player_choice import side_by_side
-from hetjax.runtimes.compiled.side_by_side import Side, SideBySidePlayer
+from hetjax.runtimes.compiled.player_choice import max_runs_at_once
+from hetjax.runtimes.compiled.side_by_side import RunVariants, SideBySidePlayer
 from hetjax.runtimes.devices import simulation_devices
 from hetjax.strategies.types import Strategy
 
 
 class ComparedRun(NamedTuple):
-    """One run of a comparison; `keep` are the arguments that say where it is kept."""
+    """One run of a comparison, with its checkpoint arguments of `Session.run`."""
 
     name: str
     strategy: Strategy
     seed: int
-    keep: dict[str, Any]
+    checkpointing: dict[str, Any]
 
 
 def run_all(
@@ -39,25 +39,31 @@ def run_all(
     *,
     trace: Path | None = None,
 ) -> Iterator[list[History]]:
-    """Yield the histories of runs that differ in learning rates and seeds alone.
+    """Yield the histories of runs that differ only in learning rates and seeds.
 
-    Those that are played together come at once, all others one by one.
+    Runs that are played at once are yielded as one list, all others one by one.
     """
     for several in _groups(session, runs):
-        histories = _together(session, several, bar)
+        histories = _run_at_once(session, several, bar)
         if histories is not None:
             yield histories
             continue
         for run in several:
-            name, strategy, seed, keep = run
-            yield [session.run(name, strategy, seed, bar, trace=trace, **keep)]
+            yield [_run_alone(session, run, bar, trace)]
+
+
+def _run_alone(
+    session: Session, run: ComparedRun, bar: ProgressBar, trace: Path | None = None
+) -> History:
+    name, strategy, seed, checkpointing = run
+    return session.run(name, strategy, seed, bar, trace=trace, **checkpointing)
 
 
 def _groups(session: Session, runs: Sequence[ComparedRun]) -> list[list[ComparedRun]]:
-    """Runs that may be played together: of one schedule, and as many as fit."""
+    """Group runs that can be played at once: of one schedule, as many as fit."""
     found: dict[tuple[int, int, int | str], list[ComparedRun]] = {}
     for i, run in enumerate(runs):
-        most, seed = _most(session, run), session.schedule_of(run.seed)
+        most, seed = _max_at_once(session, run), session.schedule_of(run.seed)
         found.setdefault((seed, most, i if most == 1 else ""), []).append(run)
     parts: list[list[ComparedRun]] = []
     for (_, most, _), group in found.items():
@@ -65,31 +71,31 @@ def _groups(session: Session, runs: Sequence[ComparedRun]) -> list[list[Compared
     return parts
 
 
-def _most(session: Session, run: ComparedRun) -> int:
-    """How many such runs are played together, at most."""
+def _max_at_once(session: Session, run: ComparedRun) -> int:
+    """Return the maximum number of such runs that are played at once."""
     strategy, machine = shared_parts(session.programs, run.strategy), session.machine
     if not isinstance(machine, Machine) or callable(strategy.learning_rate):
         return 1
-    if _is_begun(run):
-        return 1  # it goes on from what was kept
+    if _has_checkpoint(run):
+        return 1  # it resumes from its own checkpoint
     job = session.job(run.name, strategy, run.seed)
     devices = simulation_devices(job.devices)
     if len(devices) != 1:
         return 1
-    return side_by_side(strategy, job, len(machine.workers), devices[0])
+    return max_runs_at_once(strategy, job, len(machine.workers), devices[0])
 
 
-def _is_begun(run: ComparedRun) -> bool:
-    checkpoint = run.keep.get("checkpoint")
-    if checkpoint is None or run.keep["resume"] == "never":
+def _has_checkpoint(run: ComparedRun) -> bool:
+    checkpoint = run.checkpointing.get("checkpoint")
+    if checkpoint is None or run.checkpointing["resume"] == "never":
         return False
     return find(own_folder(checkpoint.folder), about_alone=True) is not None
 
 
-def _together(
+def _run_at_once(
     session: Session, runs: list[ComparedRun], bar: ProgressBar
 ) -> list[History] | None:
-    """The histories of runs that were played together; None: each has to run alone."""
+    """Play runs at once; return their histories, or None if each has to run alone."""
     if len(runs) < 2:
         return None
     strategy = shared_parts(session.programs, runs[0].strategy)
@@ -97,25 +103,24 @@ def _together(
         return None  # no other rate is a multiple of it
     rates: list[Any] = [run.strategy.learning_rate for run in runs]
     factors = [rate / rates[0] for rate in rates]
-    side = Side(tuple(run.seed for run in runs), tuple(factors))
+    variants = RunVariants(tuple(run.seed for run in runs), tuple(factors))
     seed = runs[0].seed
     job = session.job(runs[0].name, strategy, seed)._replace(
         schedule_seed=session.schedule_of(seed),
-        side=side,
-        keeps_best=any(run.keep for run in runs),
+        variants=variants,
+        keeps_best=any(run.checkpointing for run in runs),
     )
     history, player = _played(session, strategy, job, bar, len(runs))
-    if history.error is not None:  # `Differs`, or raised again where it belongs
+    if history.error is not None:  # raised again by the run alone
         return None
     models = player.models(visible=history.ends_at_evaluation)
     histories = []
     for i, run in enumerate(runs):
-        if player.failed[i]:  # it ends where it turned out so, with a reason
-            name, own, seed, keep = run
-            histories.append(session.run(name, own, seed, bar, **keep))
+        if player.failed[i]:  # it ends early, for its own reason
+            histories.append(_run_alone(session, run, bar))
             continue
         histories.append(_of_run(session, history, player, models[i], i, run))
-        _keep(session, histories[-1], run)
+        _save_finished(session, histories[-1], run)
     return histories
 
 
@@ -126,7 +131,7 @@ def _played(
     bar: ProgressBar,
     number: int,
 ) -> tuple[History, SideBySidePlayer]:
-    """The history of the first run, and the player that knows those of all."""
+    """Play runs at once; return the first run's history, and the player."""
     runtime = session.opened(strategy, job)
     player, metric, last = runtime.player, session.programs.task.metric, 0.0
     epochs = session.config.epochs
@@ -154,11 +159,11 @@ def _of_run(
     number: int,
     run: ComparedRun,
 ) -> History:
-    """The history of one of several runs, from that of the first one."""
-    history, several = copy.copy(first), player.side.number
+    """Return the history of one of several runs, based on that of the first."""
+    history, several = copy.copy(first), player.variants.num_runs
     history.strategy, history.seed = run.name, run.seed
     history.settings = run.strategy.recorded_settings
-    points = zip(first.evals, player.points[number], strict=True)
+    points = zip(first.evals, player.evaluations[number], strict=True)
     history.evals = [Evaluation({**point, **own}) for point, own in points]
     history.workers = copy.deepcopy(first.workers)
     history.params, history.model_state = model
@@ -176,12 +181,14 @@ def _of_run(
     return history
 
 
-def _keep(session: Session, history: History, run: ComparedRun) -> None:
-    """Keep the end of a run in its folder, if it has one."""
-    if not run.keep or not is_finished(history):
+def _save_finished(session: Session, history: History, run: ComparedRun) -> None:
+    """Save a finished run in its folder, if it has one."""
+    if not run.checkpointing or not is_finished(history):
         return
     job = session.job(run.name, run.strategy, run.seed)
     about = session.described(run.strategy, job)
-    with open_run_folder(run.keep["checkpoint"], run.keep["resume"], about) as folder:
+    with open_run_folder(
+        run.checkpointing["checkpoint"], run.checkpointing["resume"], about
+    ) as folder:
         folder.keeper.finish(values_of(history))
         folder.keeper.wait_for_writer()

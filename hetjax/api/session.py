@@ -45,7 +45,7 @@ from hetjax.engine.protocols import Runtime
 from hetjax.engine.records.history import EPOCHS_DONE, History
 from hetjax.metric_mode import reaches
 from hetjax.processes.agreement import is_first
-from hetjax.runtimes.compiled.player_choice import as_before
+from hetjax.runtimes.compiled.player_choice import with_same_player
 from hetjax.runtimes.openers import is_real_machine, open_runtime
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.task_checks import check_task
@@ -182,7 +182,7 @@ class Session:
                     )
                     if folder.found is not None:
                         _, kind = folder.found.values["run"]["machine"]
-                        job = as_before(job, kind)
+                        job = with_same_player(job, kind)
                     history = run(job, folder)
                     _keep_end(history, folder.keeper)
         error = history.error

@@ -47,7 +47,8 @@ class Job(NamedTuple):
     # training data on devices, of all runs that share them; see `DeviceRows`
     on_devices: dict[Any, Any] | None = None
     schedule_seed: int | None = None  # of the clock and the sampler; None: the seed
-    side: Any = None  # runs that are played together; see `hetjax.runtimes.compiled`
+    # runs that are played together; see `hetjax.runtimes.compiled.side_by_side`
+    variants: Any = None
     keeps_best: bool = False  # does the history keep the model of the best evaluation?
 
     @property

@@ -1,4 +1,4 @@
-"""The schedule of a run: what happens when, before anything is computed."""
+"""The schedule of a run as a table, known before anything is computed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,30 +6,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetjax.report.table import Table, Tabular
-from hetjax.runtimes.compiled.written_run import Line
+from hetjax.runtimes.compiled.scheduled_run import ScheduleLine
 
 SHOWN = 20  # lines of a schedule, at most
 
 
 @dataclass(frozen=True, repr=False)
 class Schedule(Tabular):
-    """What happens in a run, and when: arrays [N], in the order of the tape.
+    """The schedule of a run, as arrays [N] in the order of the tape.
 
-    It prints, and is displayed in Jupyter, as a table of its first and last lines.
+    It is printed, and displayed in Jupyter, as a table of its first and last lines.
     """
 
-    seconds: np.ndarray  # float64, when it begins
+    seconds: np.ndarray  # float64, at its start
     what: np.ndarray  # "steps", "evaluation", "merge" or another operation of a node
-    worker: np.ndarray  # the name of the worker that takes the steps, or ""
+    worker: np.ndarray  # the worker that takes the steps, or ""
     steps: np.ndarray  # int, local steps, or 0
     batch_size: np.ndarray  # int, examples of each step, or 0
-    node: np.ndarray  # that merges or is evaluated, or ""
+    node: np.ndarray  # the node that merges or is evaluated, or ""
     members: np.ndarray  # tuples of the names of a merge's members
 
     @classmethod
-    def of(cls, lines: Sequence[Line]) -> "Schedule":
-        """The schedule of these lines."""
-        columns = {name: [] for name in Line._fields}
+    def of(cls, lines: Sequence[ScheduleLine]) -> "Schedule":
+        """Return the schedule of these lines."""
+        columns = {name: [] for name in ScheduleLine._fields}
         for line in lines:
             for name, value in line._asdict().items():
                 columns[name].append(value)
@@ -41,7 +41,7 @@ class Schedule(Tabular):
         return len(self.seconds)
 
     def table(self) -> Table:
-        """The first and the last lines, as a table."""
+        """Return the first and last lines as a table."""
         shown = list(range(len(self)))
         if len(self) > SHOWN:
             shown = [*shown[: SHOWN // 2], *shown[-SHOWN // 2 :]]
@@ -63,6 +63,6 @@ class Schedule(Tabular):
 
 
 def _few(members: tuple[str, ...]) -> str:
-    """Some of the names, as a text."""
+    """Return the first names as text."""
     text = ", ".join(members[:4])
     return f"{text}, ... ({len(members)})" if len(members) > 4 else text

@@ -18,11 +18,11 @@ from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
 from hetjax.runtimes.compiled.player_choice import (
-    KEPT,
+    CHECKPOINT_KINDS,
     choose,
-    most_steps,
-    reconsidered,
-    rounds_side_by_side,
+    max_steps_ahead,
+    num_lanes,
+    reconsider,
 )
 from hetjax.runtimes.compiled.rows import HostRows, rows_on
 from hetjax.runtimes.compiled.side_by_side import SideBySidePlayer
@@ -48,15 +48,15 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     choice = choose(strategy, job, len(clock.workers), devices)
     begins = _lookahead(machine, strategy, job) if choice.compiled else []
     platform = devices[0].platform
-    choice = reconsidered(choice, strategy, job, clock.workers, begins, platform)
+    choice = reconsider(choice, strategy, job, clock.workers, begins, platform)
     placed = f"on {', '.join(map(device_name, devices))}"
-    notes = {"placement": placed, "played": choice.said}
+    notes = {"placement": placed, "played": choice.description}
     if choice.compiled:
         player = _compiled(
             strategy, job, clock.workers, devices[0], on_device=choice.on_device
         )
         player.expect(begins)
-        support = CheckpointSupport(KEPT[True], whole=True)
+        support = CheckpointSupport(CHECKPOINT_KINDS[True], whole=True)
         return Runtime(clock, player, {}, notes=notes, checkpoints=support)
     placement = _place(devices, len(clock.workers))
     step_mode = step_mode_of_table(job, devices[0].platform)
@@ -69,7 +69,7 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     )
     step_modes = {devices[0].device_kind: step_mode}
     player = ReferencePlayer(strategy, job, clock.workers, executor, placement)
-    support = CheckpointSupport(KEPT[False])
+    support = CheckpointSupport(CHECKPOINT_KINDS[False])
     return Runtime(clock, player, step_modes, notes=notes, checkpoints=support)
 
 
@@ -102,7 +102,9 @@ def _compiled(
     at = None if device == default_device() else device
     rows = rows_on(job, at) if on_device else HostRows(job.train, strategy.batch_size)
     make = (
-        CompiledPlayer if job.side is None else partial(SideBySidePlayer, side=job.side)
+        CompiledPlayer
+        if job.variants is None
+        else partial(SideBySidePlayer, variants=job.variants)
     )
     return make(
         strategy,
@@ -110,8 +112,8 @@ def _compiled(
         workers,
         rows,
         at,
-        width=rounds_side_by_side(job, strategy, len(workers), device),
-        most=most_steps(strategy, job, device.platform),
+        lanes=num_lanes(job, strategy, len(workers), device),
+        max_steps_ahead=max_steps_ahead(strategy, job, device.platform),
     )
 
 

@@ -217,12 +217,16 @@ def test_strategies_that_have_no_rounds(strategy, message):
 @pytest.mark.parametrize(
     ("batches", "options", "message"),
     [
-        ((ONE[:1], ONE[:1]), {}, r"have the shape \(1, 1, 4\): their first axes are w"),
-        (ONE, {}, r"give a pair \(x, y\) of arrays \[workers, steps"),
+        (
+            (ONE[:1], ONE[:1]),
+            {},
+            r"have the shape \(1, 1, 4\); their first axes must",
+        ),
+        (ONE, {}, r"must be a pair \(x, y\) of arrays \[workers, steps"),
         (
             (ONE, ONE),
             {"learning_rate": np.ones(3)},
-            r"has shape \(3,\): give one number",
+            r"has shape \(3,\); pass one number",
         ),
     ],
     ids=("workers", "no pair", "rates"),
@@ -268,6 +272,6 @@ def test_a_merge_or_an_update_of_ones_own_that_returns_the_wrong_things():
 def test_a_schedule_of_rates_is_up_to_the_caller():
     strategy = hj.local_sgd(batch_size=4, learning_rate=lambda examples: 0.1)
     init, round, _ = hj.make_round(least_squares(), strategy, workers=2)
-    with pytest.raises(ValueError, match="is a function of the examples: give that of"):
+    with pytest.raises(ValueError, match="is a function of the examples; pass that of"):
         round(init(jax.random.key(0)), (ONE, ONE))
     round(init(jax.random.key(0)), (ONE, ONE), learning_rate=0.1)

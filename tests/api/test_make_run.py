@@ -138,7 +138,7 @@ def test_a_task_finishes_its_means_in_a_run_or_says_that_it_cannot(problem):
     task, data = problem
     finish = lambda means: {"root": float(np.sqrt(means["loss"]))} | means  # noqa: E731
     run = made_run((task._replace(finish=finish), data), made("local_sgd"))
-    with pytest.raises(ValueError, match="the task's finish makes .*use jax.numpy"):
+    with pytest.raises(ValueError, match="the task's finish converts .*use jax.numpy"):
         run()
 
 
@@ -158,7 +158,8 @@ def test_learning_rates_are_as_scheduled(problem):
     run = made_run(problem, strategy)
     check_equal(run(), trained(problem, strategy))
     with pytest.raises(
-        ValueError, match="a function of the examples: make the strategy"
+        ValueError,
+        match="a function of the examples and cannot be set.*make the",
     ):
         run(learning_rate=0.1)
 
@@ -235,21 +236,21 @@ def test_a_run_with_settings_equals_one_of_such_a_strategy(problem, name, settin
         (
             "adaptive_sgd",
             {"time_decay": 0.1},
-            "depends on whether time_decay has a cert",
+            "branches on the value of time_decay",
         ),
         (
             "sma",
             {"learning_rate": np.ones(2)},
-            r"has shape \(2,\): give a number; jax.vm",
+            r"has shape \(2,\); pass a number; use jax.vm",
         ),
         ("sma", {"params": {"a": 1.0}}, "not the parameters of this task"),
-        ("sma", {"center": "mean"}, "center='mean': settings of a run are numbers"),
+        ("sma", {"center": "mean"}, "center='mean': settings of a run must be numbers"),
         (
             "sma",
             {"reset_momentum": False},
-            "reset_momentum=False: settings of a run are",
+            "reset_momentum=False: settings of a run must be",
         ),
-        ("sma", {"key": 3}, "key=3: give a key, such as jax.random.key"),
+        ("sma", {"key": 3}, "key=3: pass a key, such as jax.random.key"),
     ],
 )
 def test_what_a_run_refuses(problem, name, settings, message):
@@ -272,7 +273,7 @@ def test_a_merge_with_a_buffer_of_its_own_may_have_settings(problem):
 def test_settings_of_a_strategy_that_no_factory_made(problem):
     strategy = made("sma")._replace(factory=None)
     run = made_run(problem, strategy)
-    with pytest.raises(ValueError, match=r"its settings \(alpha\) are not known.*give"):
+    with pytest.raises(ValueError, match=r"settings \(alpha\) need a factory.*pass"):
         run(alpha=0.1)
 
 
@@ -295,7 +296,7 @@ def test_what_make_run_refuses(problem, strategy, message):
 
 def test_a_real_machine_is_refused(problem):
     task, data = problem
-    with pytest.raises(ValueError, match="give a simulated machine"):
+    with pytest.raises(ValueError, match="pass a simulated machine"):
         hj.make_run(task, data, hj.local_machine(), made("sma"), seconds=1)
 
 
@@ -310,16 +311,16 @@ def test_a_run_whose_last_worker_is_lost_is_refused(problem):
     task, data = problem
     lost = with_faults(hj.machine.preset("v100x1"), (0.05, "kill", 0))
     with pytest.raises(
-        ValueError, match=r"the run ends at 0\.05 s.*give fewer seconds"
+        ValueError, match=r"the run ends at 0\.05 s.*pass fewer seconds"
     ):
         hj.make_run(task, data, lost, made("sma"), seconds=SECONDS)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("name", "width"), [("local_sgd", 4), ("ad_psgd", 4), ("hier_sgd", 3)]
+    ("name", "lanes"), [("local_sgd", 4), ("ad_psgd", 4), ("hier_sgd", 3)]
 )
-def test_rounds_side_by_side_equal_those_in_turn(problem, name, width, monkeypatch):
+def test_rounds_side_by_side_equal_those_in_turn(problem, name, lanes, monkeypatch):
     """As on an accelerator."""
 
     def with_slope():
@@ -327,7 +328,7 @@ def test_rounds_side_by_side_equal_those_in_turn(problem, name, width, monkeypat
         slope = jax.grad(lambda rate: run(learning_rate=rate)[0]["loss"][-1])
         return run(), slope(0.1)
 
-    monkeypatch.setattr(make_run, "rounds_side_by_side", lambda *about: width)
+    monkeypatch.setattr(make_run, "num_lanes", lambda *about: lanes)
     found, slope = with_slope()
     check_equal(found, trained(problem, made(name)))
     monkeypatch.undo()

@@ -112,8 +112,8 @@ def runs_of(kind, trouble="", seconds=SECONDS):
 @contextlib.contextmanager
 def rounds_are(side_by_side):
     """Compiled runs play the rounds of a superstep side by side, or in turn."""
-    width = 8 if side_by_side else 1
-    with mock.patch.object(simulated, "rounds_side_by_side", return_value=width):
+    lanes = 8 if side_by_side else 1
+    with mock.patch.object(simulated, "num_lanes", return_value=lanes):
         yield
 
 

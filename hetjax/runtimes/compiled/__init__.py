@@ -1,1 +1,1 @@
-"""Compiled runs: a stretch of the tape becomes one program."""
+"""Compiled runs: each stretch of the tape becomes one XLA program."""

@@ -1,4 +1,4 @@
-"""What the program of a compiled run is made of, and the arrays that it changes."""
+"""The parts of a compiled run's programs, and the arrays that they update."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -17,62 +17,65 @@ from hetjax.merge.types import (
     MergeProperty,
 )
 from hetjax.replica import Replica, Requires
+from hetjax.runtimes.compiled.stacks import set_tree_row, tree_row
 from hetjax.tree import PyTree
 
 
 class Parts(NamedTuple):
-    """The parts of a strategy and a job that programs are made of."""
+    """The parts of a strategy and a job that programs are built from."""
 
     programs: Programs
     local: LocalUpdate
-    merges: tuple[Merge, ...]  # of the levels of nodes, from the lowest up
-    requires: Requires  # buffers, of the lowest merge and of the local update
+    merges: tuple[Merge, ...]  # by level of the tree of nodes, lowest first
+    requires: Requires  # buffers of the lowest merge and of the local update
     num_workers: int
-    num_nodes: tuple[int, ...]  # how many nodes have each of the merges
-    vmapped: bool  # do the rounds of a superstep run side by side?
-    changes: tuple[bool, ...]  # does a step change this leaf of a replica?
-    # is this leaf copied when a round begins, since merges may change it meanwhile?
+    num_nodes: tuple[int, ...]  # the number of nodes with each of the merges
+    vmapped: bool  # whether the rounds of a superstep run side by side
+    changes: tuple[bool, ...]  # whether a step changes this leaf of a replica
+    # whether this leaf is copied when a round begins, as merges may change it meanwhile
     copied: tuple[bool, ...]
-    checks: bool  # is each round's replica checked for numbers that are not finite?
-    keeps: bool  # are the losses of all examples kept, for the sampler?
+    checks_finite: bool  # whether replicas are checked for NaN and infinity
+    records_losses: bool  # whether to return all losses, for the sampler
 
     @property
     def shared(self) -> bool:
-        """May merges change a replica during its round?"""
+        """Whether merges may change a replica during its round."""
         return MergeProperty.UPDATES_BUSY_WORKERS in self.merges[0].properties
 
     def model(self, states: "States", like: PyTree) -> PyTree:
-        """The root's model, in the dtypes of `like`: (params, model state)."""
+        """Return the root's (params, model state), in the dtypes of `like`."""
         return tree.cast_like(self.merges[-1].model(self.state(states, -1, 0)), like)
 
     def new_replica(self, states: "States", like: PyTree) -> Replica:
-        """A replica that begins from the root's model."""
+        """Return a new replica, initialized from the root's model."""
         begin = self.programs.replica(self.local, self.requires)
         return begin(*self.model(states, like))
 
     def state(self, states: "States", level: int, node: Any) -> PyTree:
-        """The state of a node, by the merge that it has and its place among those."""
+        """Return the state of a node, given by its level and its index there."""
         found = states[level]
-        return found if self.num_nodes[level] == 1 else row(found, node)
+        return found if self.num_nodes[level] == 1 else tree_row(found, node)
 
     def with_state(
         self, states: "States", level: int, node: Any, new: PyTree, old: PyTree
     ) -> "States":
-        """The states with one that was `old`."""
+        """Return the states with a node's state replaced; `old` is the previous one."""
         changed = list(states)
         changed[level] = (
-            new if self.num_nodes[level] == 1 else put(states[level], node, new, old)
+            new
+            if self.num_nodes[level] == 1
+            else set_tree_row(states[level], node, new, old)
         )
         return tuple(changed)
 
 
-States = tuple[PyTree, ...]  # of the nodes by merge; [nodes, ...] where several have it
+States = tuple[PyTree, ...]  # of nodes, by level; [nodes, ...] if there are several
 
 
 def changed_leaves(
     programs: Programs, local: LocalUpdate, requires: Requires, batch: Batch
 ) -> tuple[bool, ...]:
-    """Which leaves of a replica a step changes; the others come out as they are."""
+    """Return which leaves of a replica a step changes; others are passed through."""
 
     def traced() -> tuple[bool, ...]:
         begin = programs.replica(local, requires)
@@ -100,12 +103,14 @@ def copied_leaves(
     *,
     vmapped: bool,
 ) -> tuple[bool, ...]:
-    """Which leaves of a replica are copied when a round begins.
+    """Return which leaves of a replica are copied when a round begins.
 
-    None, unless merges may change a replica during its round. Then, if rounds run side
-    by side, a round runs after such merges and needs all that it begins from. In turn,
-    it runs at once, and its arrival needs what both may have changed (see
-    `hetjax.engine.programs.task_programs.check_in`), or what it alone decides.
+    None are, unless merges may change a replica during its round. If rounds run side by
+    side, a round may run after such merges and needs copies of all leaves. If they run
+    in turn, a round runs at once; its check-in needs copies of the leaves that both the
+    round and merges may change (see
+    `hetjax.engine.programs.task_programs.check_in`), and of buffers that steps leave
+    unchanged.
     """
     if MergeProperty.UPDATES_BUSY_WORKERS not in merge.properties:
         return (False,) * len(changes)
@@ -119,26 +124,26 @@ def copied_leaves(
     return tuple(c == m for c, m in zip(changes, moved, strict=True))
 
 
-class Held(NamedTuple):
-    """All replicas and states."""
+class RunState(NamedTuple):
+    """All replicas of workers and states of nodes, on the device."""
 
     replicas: Replica  # [W, ...]
-    # where merges may change a replica during its round: of the leaves that are copied,
-    # those with which rounds began, and of those that steps change, what came of them
-    begun: tuple[Any, ...]  # [W, ...] each
-    done: tuple[Any, ...]  # [W, ...] each
+    # if merges may change a replica during its round: the leaves in `Parts.copied` when
+    # each round began, and the leaves in `Parts.changes` after its steps
+    checked_out: tuple[Any, ...]  # [W, ...] each
+    finished: tuple[Any, ...]  # [W, ...] each
     states: States
 
 
-class Places(NamedTuple):
-    """Where the nodes of a topology are among those that have the same merge."""
+class NodeIndices(NamedTuple):
+    """The level and index of each node of a topology."""
 
-    of: Mapping[str, tuple[int, int]]  # name -> (index of its merge, its place)
+    of: Mapping[str, tuple[int, int]]  # name -> (level, index in it)
     num_nodes: tuple[int, ...]
 
     @classmethod
-    def in_topology(cls, topology: Topology, merges: int) -> "Places":
-        """The places of all nodes; the root is the first that has its merge."""
+    def in_topology(cls, topology: Topology, merges: int) -> "NodeIndices":
+        """Index all nodes; the root is the first node of its level."""
         of, counts = {}, [0] * merges
         for name in (ROOT, *sorted({*topology.nodes} - {ROOT})):
             level = topology.merge_level(name, merges)
@@ -147,15 +152,15 @@ class Places(NamedTuple):
         return cls(of, tuple(counts))
 
 
-def begun(parts: Parts, params: PyTree, model_state: PyTree) -> Held:
-    """What a run begins with: every node and every replica has the first model."""
+def initial_run_state(parts: Parts, params: PyTree, model_state: PyTree) -> RunState:
+    """Return the initial state of a run: all nodes and replicas have the same model."""
     begin = parts.programs.replica(parts.local, parts.requires)
     replicas = _repeated(begin(params, model_state), parts.num_workers)
     states = tuple(
         state if count == 1 else _repeated(state, count)
         for count, state in zip(
             parts.num_nodes,
-            # a rule of one's own may begin with Python's numbers
+            # the state of a custom merge may have Python numbers
             (
                 jax.tree.map(jnp.asarray, merge.init(params, model_state))
                 for merge in parts.merges
@@ -164,48 +169,18 @@ def begun(parts: Parts, params: PyTree, model_state: PyTree) -> Held:
         )
     )
     if not parts.shared:
-        return Held(replicas, (), (), states)
+        return RunState(replicas, (), (), states)
     leaves = jax.tree.leaves(replicas)
 
     def copies(of: tuple[bool, ...]) -> tuple[Any, ...]:
         every = zip(leaves, of, strict=True)
         return tuple(jnp.array(x, copy=True) for x, chosen in every if chosen)
 
-    return Held(replicas, copies(parts.copied), copies(parts.changes), states)
+    return RunState(replicas, copies(parts.copied), copies(parts.changes), states)
 
 
 @partial(jax.jit, static_argnums=1)  # one program for all leaves
 def _repeated(one: PyTree, n: int) -> PyTree:
     return jax.tree.map(
         lambda x: jnp.tile(jnp.asarray(x)[None], (n, *[1] * jnp.ndim(x))), one
-    )
-
-
-def at(array: Any, index: Any) -> Any:
-    """`array[index]`, for an index of at least 0: else XLA has to compile a choice."""
-    return jax.lax.dynamic_index_in_dim(
-        array, index, keepdims=False, allow_negative_indices=False
-    )
-
-
-def row(stacked: PyTree, index: Any) -> PyTree:
-    """One of the trees that are stacked along the leaves' first axes."""
-    return jax.tree.map(lambda x: at(x, index), stacked)
-
-
-def put(stacked: PyTree, index: Any, new: PyTree, old: PyTree | None) -> PyTree:
-    """The stack with a new row; a leaf that is the `old` one itself is not written."""
-    leaves, structure = jax.tree.flatten(stacked)
-    before = [None] * len(leaves) if old is None else jax.tree.leaves(old)
-    every = zip(leaves, jax.tree.leaves(new), before, strict=True)
-    return structure.unflatten(
-        [x if value is was else written(x, index, value) for x, value, was in every]
-    )
-
-
-def written(stack: Any, index: Any, value: Any) -> Any:
-    """A stacked leaf with another row."""
-    value = jnp.asarray(value, stack.dtype)
-    return jax.lax.dynamic_update_index_in_dim(
-        stack, value, index, 0, allow_negative_indices=False
     )

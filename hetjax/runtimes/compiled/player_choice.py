@@ -1,7 +1,7 @@
-"""Which player a simulated run has, where its data are, and why.
+"""Chooses the player of a simulated run, and where its data live.
 
-Everything here is decided from the request and the platform, never by timing: a player
-decides the last bits of a result.
+The choice depends on the request and the platform, never on timing, as players differ
+in the last bits of a result.
 """
 
 import os
@@ -20,7 +20,7 @@ from hetjax.engine.rollback import frozen
 from hetjax.engine.tape import StartRound
 from hetjax.machine import WorkerInfo
 from hetjax.merge.types import MergeProperty
-from hetjax.runtimes.compiled.rows import SENT, device_bytes
+from hetjax.runtimes.compiled.rows import MAX_SENT_BYTES, device_bytes
 from hetjax.runtimes.step_modes import (
     flops_per_example,
     loops_are_fast,
@@ -28,33 +28,33 @@ from hetjax.runtimes.step_modes import (
 )
 from hetjax.strategies.types import Strategy
 
-DATA_SHARE = 0.25  # of a device's memory that training data may have
-HELD_SHARE = 0.5  # ... and replicas and states: before a launch, after it, at a mark
-COPIES = 3
-SMALL_HOST = 2**33  # bytes of memory, where the system does not say
-STEPS_SHARE = 0.2  # ... and what the steps of rounds that run side by side compute
-ROWS_ONLY = 2**25  # bytes of a replica whose steps touch a few rows alone (see below)
-FLOPS = {"cpu": 2e10}  # of a stretch, at most: a few seconds
+DATA_SHARE = 0.25  # of a device's memory for training data, at most
+STATE_SHARE = 0.5  # ... for replicas and states, in `COPIES` copies
+COPIES = 3  # of the run state: before a launch, after it, and at a mark
+SMALL_HOST = 2**33  # bytes of memory, if the system does not tell
+STEPS_SHARE = 0.2  # ... for intermediates of steps that run side by side
+ROWS_ONLY = 2**25  # bytes of a replica whose steps touch few rows (see below)
+FLOPS = {"cpu": 2e10}  # ahead of the results, at most: a few seconds
 FLOPS_ELSEWHERE = 2e13
-MOST_STEPS = 16384  # of a stretch
-SMALL_MODEL = 2**17  # bytes, up to which rounds of several steps are compiled on a CPU
-EXACT_SIZES = 4  # of batches that must not be padded: each is a step of its own
-MOST_RUNS = 64  # that are played side by side
-TOGETHER = 16  # batches at most of an evaluation that is one program
-# the kinds of machine of runs that are kept, by whether they are compiled
-KEPT = {True: "simulated, compiled", False: "simulated"}
+MAX_STEPS_AHEAD = 16384  # of the results
+SMALL_MODEL = 2**17  # bytes up to which rounds of several steps are compiled on a CPU
+EXACT_SIZES = 4  # of batches that must not be padded: each compiles its own step
+MAX_RUNS = 64  # that are played at once
+MAX_EVAL_BATCHES = 16  # of an evaluation in one program
+# the kinds of machine in checkpoints, by whether the run is compiled
+CHECKPOINT_KINDS = {True: "simulated, compiled", False: "simulated"}
 
 
 class PlayerChoice(NamedTuple):
-    """How a run is played."""
+    """The player of a run, and the reason."""
 
     compiled: bool
-    on_device: bool  # are the training data on the device?
-    why: str  # the reference player is taken; "" if it is not
+    on_device: bool  # whether the training data are on the device
+    why: str  # the reason for the reference player, or ""
 
     @property
-    def said(self) -> str:
-        """The choice, for the history."""
+    def description(self) -> str:
+        """The choice as text, for the history."""
         return "compiled" if self.compiled else f"{REFERENCE}{self.why}"
 
 
@@ -63,13 +63,13 @@ def choose(
 ) -> PlayerChoice:
     """Choose the player of a simulated run.
 
-    Errors: a ValueError if `compiled=True` cannot be met.
+    Errors: a ValueError if `compiled=True` or `data_on="device"` is impossible.
     """
     fits = _fits(job, devices[0])
     if job.data_on == "device" and not fits:
         raise ValueError(
-            f'data_on="device": the training split is not in memory, or larger than '
-            f"{DATA_SHARE:.0%} of the memory of the device: leave data_on out"
+            'data_on="device": the training split is not in memory, or is larger than '
+            f"{DATA_SHARE:.0%} of the device's memory; omit data_on"
         )
     on_device = fits and job.data_on != "host"
     if job.compiled is False:
@@ -82,74 +82,74 @@ def choose(
         why = why or _slower(strategy, job, devices[0].platform)
     if why and job.data_on == "device":
         raise ValueError(
-            f'{job.name}: data_on="device": the reference player takes this run, as '
-            f"{why}: leave data_on out"
+            f'{job.name}: data_on="device" needs a compiled run, but {why}, so that '
+            "the reference player is used; omit data_on"
         )
     return PlayerChoice(not why, on_device and not why, why)
 
 
 def _refusal(job: Job, impossible: str) -> str:
-    """Why a run that has to be compiled cannot be, and what to do."""
+    """Return the error for a run that must be compiled but cannot be."""
     if job.continues:
         return (
-            f"the run that is kept was compiled, but now {impossible}: go on with it "
-            "as it was, such as on one device"
+            f"the checkpointed run was compiled, but now {impossible}; resume it with "
+            "the original settings, such as on one device"
         )
-    return f"compiled=True: {impossible}: leave compiled out"
+    return f"compiled=True: {impossible}; omit compiled"
 
 
-def as_before(job: Job, kind: str) -> Job:
-    """A job that goes on from a cut of this kind: with the same player, to the bit."""
-    before = [compiled for compiled, name in KEPT.items() if name == kind]
+def with_same_player(job: Job, kind: str) -> Job:
+    """Return the job with the player of a checkpoint of this kind, to the bit."""
+    before = [compiled for compiled, name in CHECKPOINT_KINDS.items() if name == kind]
     return job._replace(compiled=before[0]) if before else job
 
 
 def _impossible(
     strategy: Strategy, job: Job, workers: int, devices: Sequence[Device]
 ) -> str:
-    """Why a run cannot be compiled, or ""."""
+    """Return the reason why a run cannot be compiled, or ""."""
     if len(devices) > 1:
         return "its workers are spread over several devices"
-    held = held_bytes(strategy, job, workers)
-    if held > HELD_SHARE * memory_of(devices[0]):
+    held = state_bytes(strategy, job, workers)
+    if held > STATE_SHARE * device_memory(devices[0]):
         return f"its replicas need {held / 2**30:.1f} GiB, which do not fit"
     return ""
 
 
 def _slower(strategy: Strategy, job: Job, platform: str) -> str:
-    """Why the reference player is faster, or ""."""
+    """Return the reason why the reference player is faster, or ""."""
     if not loops_are_fast(job, platform):
         return "a convolution in a loop is slow on a CPU"
     observes = strategy.sampler.observe is not None
     if observes and not strategy.policy.bulk_synchronous:
         return "its sampler observes the losses of every round"
-    # a round copies its replica, where its steps alone would touch some rows
+    # a compiled round copies its replica, although its steps touch few rows
     sparse = platform == "cpu" and job.train.sparse
     if sparse and _replica_bytes(strategy, job) > ROWS_ONLY:
         return "its steps touch few rows of a large model"
     return ""
 
 
-def held_bytes(strategy: Strategy, job: Job, workers: int) -> int:
-    """The bytes of all replicas and states, as often as a compiled run holds them."""
+def state_bytes(strategy: Strategy, job: Job, workers: int) -> int:
+    """Return the bytes of all copies of replicas and states in a compiled run."""
     shared = MergeProperty.UPDATES_BUSY_WORKERS in strategy.merges[0].properties
     stacks = 3 if shared else 1
-    states = 2 * _model_bytes(job) * len(strategy.merges)  # a center, and its momentum
+    states = 2 * _model_bytes(job) * len(strategy.merges)  # a center and its momentum
     return (_replica_bytes(strategy, job) * workers * stacks + states) * COPIES
 
 
 def compiled_bytes(
     strategy: Strategy, job: Job, workers: int, device: Device
 ) -> int | None:
-    """The bytes that a compiled run holds on a device, but for those of its steps.
+    """Return the bytes of a compiled run on a device, without its steps' intermediates.
 
-    None if it is not compiled.
+    None if the run is not compiled.
     """
     choice = choose(strategy, job, workers, [device])
     if not choice.compiled:
         return None
-    data = device_bytes(job.train) if choice.on_device else SENT
-    return held_bytes(strategy, job, workers) + (data or 0)
+    data = device_bytes(job.train) if choice.on_device else MAX_SENT_BYTES
+    return state_bytes(strategy, job, workers) + (data or 0)
 
 
 def _model_bytes(job: Job) -> int:
@@ -166,13 +166,13 @@ def _replica_bytes(strategy: Strategy, job: Job) -> int:
 
 
 def _fits(job: Job, device: Device) -> bool:
-    """Do the training data fit on the device?"""
+    """Whether the training data fit on the device."""
     num_bytes = device_bytes(job.train)
-    return num_bytes is not None and num_bytes <= DATA_SHARE * memory_of(device)
+    return num_bytes is not None and num_bytes <= DATA_SHARE * device_memory(device)
 
 
-def memory_of(device: Device) -> float:
-    """The bytes of a device's memory; of a CPU, the host's."""
+def device_memory(device: Device) -> float:
+    """Return the bytes of a device's memory; for a CPU, the host's memory."""
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"]
@@ -182,7 +182,7 @@ def memory_of(device: Device) -> float:
         return SMALL_HOST
 
 
-def reconsidered(
+def reconsider(
     choice: PlayerChoice,
     strategy: Strategy,
     job: Job,
@@ -190,9 +190,9 @@ def reconsidered(
     begins: Sequence[Any],
     platform: str,
 ) -> PlayerChoice:
-    """The choice, once it is known how the tape `begins`.
+    """Return the choice, revised now that the first entries of the tape are known.
 
-    Errors: a ValueError if the run has to be compiled, and cannot be.
+    Errors: a ValueError if the run must be compiled but cannot be.
     """
     if not choice.compiled:
         return choice
@@ -208,58 +208,56 @@ def reconsidered(
         frozen(strategy.policy.init(workers, len(job.train))[0])
     except (TypeError, pickle.PicklingError) as error:
         why = f"the state of its policy cannot be copied ({error})"
-    except Exception:  # the run itself will tell
+    except Exception:  # the run itself raises it
         return choice
     if why and job.compiled is True:
         raise ValueError(f"{job.name}: {_refusal(job, why)}")
     return PlayerChoice(False, False, why) if why else choice
 
 
-def side_by_side(strategy: Strategy, job: Job, workers: int, device: Device) -> int:
-    """How many runs that have one schedule are played at once, at most.
+def max_runs_at_once(strategy: Strategy, job: Job, workers: int, device: Device) -> int:
+    """Return the maximum number of runs with one schedule that are played at once.
 
-    1 if the reference player is taken, or what happens depends on a run's numbers.
+    It is 1 with the reference player, and if the schedule depends on results.
     """
     choice = choose(strategy, job, workers, [device])
-    looks = strategy.sampler.observe is not None
-    looks = looks or any(merge.required_metrics for merge in strategy.merges)
-    if not choice.compiled or looks or job.on_nan != "stop":
+    observes = strategy.sampler.observe is not None
+    observes = observes or any(merge.required_metrics for merge in strategy.merges)
+    if not choice.compiled or observes or job.on_nan != "stop":
         return 1
     if not isinstance(job.test, list):
-        return 1  # batches of evaluations are made one by one
-    if len(job.test) > TOGETHER:
+        return 1  # evaluation batches are streamed
+    if len(job.test) > MAX_EVAL_BATCHES:
         return 1
-    memory = memory_of(device)
-    held = max(1, held_bytes(strategy, job, workers))
+    memory = device_memory(device)
+    held = max(1, state_bytes(strategy, job, workers))
     step = max(1, step_bytes(job) * strategy.batch_size)
-    fit = min(HELD_SHARE * memory / held, STEPS_SHARE * memory / step)
-    return max(1, min(MOST_RUNS, int(fit)))
+    fit = min(STATE_SHARE * memory / held, STEPS_SHARE * memory / step)
+    return max(1, min(MAX_RUNS, int(fit)))
 
 
-def rounds_side_by_side(
-    job: Job, strategy: Strategy, workers: int, device: Device
-) -> int:
-    """How many rounds run side by side, at most.
+def num_lanes(job: Job, strategy: Strategy, workers: int, device: Device) -> int:
+    """Return the maximum number of rounds that run side by side.
 
-    On a CPU rounds run in turn: on two cores, MLPs of 16 to 512 hidden units took as
-    long side by side, or longer (experiments/benchmarks/README.md, "The virtual
-    clock").
+    On a CPU, rounds run in turn: on two cores, MLPs of 16 to 512 hidden units took as
+    long or longer side by side (experiments/benchmarks/README.md, "The virtual clock").
     """
     if device.platform == "cpu":
         return 1
     each = max(1, step_bytes(job) * strategy.batch_size * _runs(job))
-    return max(1, min(workers, int(STEPS_SHARE * memory_of(device) / each)))
+    return max(1, min(workers, int(STEPS_SHARE * device_memory(device) / each)))
 
 
 def _runs(job: Job) -> int:
-    """How many runs are played together."""
-    return 1 if job.side is None else job.side.number
+    """Return the number of runs that are played at once."""
+    return 1 if job.variants is None else job.variants.num_runs
 
 
-def most_steps(strategy: Strategy, job: Job, platform: str) -> float:
-    """How many steps a stretch has, at most, so that Ctrl-C is answered soon."""
+def max_steps_ahead(strategy: Strategy, job: Job, platform: str) -> float:
+    """Return the maximum steps ahead of the results, so that Ctrl-C acts soon."""
     # forward and backward
     step = flops_per_example(job) * 3 * strategy.batch_size * _runs(job)
     return min(
-        MOST_STEPS / _runs(job), FLOPS.get(platform, FLOPS_ELSEWHERE) / max(1, step)
+        MAX_STEPS_AHEAD / _runs(job),
+        FLOPS.get(platform, FLOPS_ELSEWHERE) / max(1, step),
     )

@@ -1,6 +1,7 @@
-"""Batches inside a compiled run: gathered from data on the device, or sent with it.
+"""The batches of a compiled run: gathered on the device, or sent with each launch.
 
-Data that fit are on the device, and a program is told only which rows a step takes.
+Data that fit live on the device, and a program receives only the row numbers of its
+steps. Otherwise the host gathers the batches and sends them.
 """
 
 from collections.abc import Sequence
@@ -17,42 +18,42 @@ from hetjax.data.columns import gather_rows, in_memory, leaves_of, row_bytes
 from hetjax.data.dataset import Split
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
-from hetjax.runtimes.compiled.parts import row
+from hetjax.runtimes.compiled.stacks import tree_row
 
-FEW = 1  # splits that stay on a device besides the one in use
-SENT = 2**26  # bytes of batches that are sent at once, at most
-MOST = 2**31 - 1  # entries of a sparse array that int32 numbers can count
+MAX_OTHER_SPLITS = 1  # other splits that stay on a device
+MAX_SENT_BYTES = 2**26  # of batches that are sent with one launch, at most
+MAX_ENTRIES = 2**31 - 1  # of a sparse array, as indices are int32
 
 
 class Csr(NamedTuple):
-    """A sparse matrix on the device, row after row."""
+    """A sparse matrix on the device, in compressed rows."""
 
     values: Any  # [entries] float32
     columns: Any  # [entries] int32
-    starts: Any  # [N + 1] int32, where each row begins
+    starts: Any  # [N + 1] int32, the offset of each row
 
 
 class BucketSteps(NamedTuple):
-    """Steps of a chunk that have the same bucket."""
+    """The steps of a stretch that share a bucket."""
 
     bucket: Bucket
-    places: np.ndarray  # among all steps
+    places: np.ndarray  # indices among all steps
     rows: list[np.ndarray]  # of each
 
 
 class RowGather(NamedTuple):
-    """Makes batches inside a program, from a split's arrays on the device."""
+    """Gathers batches inside a program from a split's arrays on the device."""
 
     structure: Any  # of inputs and targets
     columns: tuple[int, ...]  # of each leaf, if it is sparse; else 0
-    labels: bool  # are the targets sets of labels?
+    labels: bool  # whether the targets are sets of labels
 
     def batch(
         self, arrays: list[Any], rows: jax.Array, n: Any, bucket: Bucket
     ) -> Batch:
-        """The batch of these rows, of which the first n are true examples.
+        """Return the batch of these rows, the first n of which are true examples.
 
-        `arrays` are those of the split.
+        `arrays` are the split's.
         """
         weight = (jnp.arange(bucket.size) < n).astype(jnp.float32)
         capacities, found = iter(bucket.capacities), []
@@ -71,68 +72,70 @@ class RowGather(NamedTuple):
 
 
 class DeviceRows:
-    """A split whose arrays are on the device; batches are gathered there.
+    """A split whose arrays are on the device, where batches are gathered.
 
-    See `hetjax.data.batching.make_batch`, which makes the same batches on the host.
+    `hetjax.data.batching.make_batch` makes the same batches on the host.
     """
 
     def __init__(self, split: Split, device: Any):
-        """Copy the split to a device; None is JAX's choice."""
+        """Copy the split to a device; None is the default device."""
         leaves, structure = jax.tree.flatten((split.x, split.y))
         columns = (leaf.shape[1] if sp.issparse(leaf) else 0 for leaf in leaves)
-        self.maker = RowGather(structure, tuple(columns), sp.issparse(split.y))
+        self.batch_maker = RowGather(structure, tuple(columns), sp.issparse(split.y))
         self._sparse = [leaf for leaf in leaves if sp.issparse(leaf)]
-        self.number = len(split)
+        self.num_rows = len(split)
         self.arrays = jax.device_put([_on_host(leaf) for leaf in leaves], device)
 
-    most = MOST  # steps of a chunk
-    sends = False  # are batches sent with each launch?
+    max_steps = MAX_ENTRIES  # steps of a stretch
+    sends = False  # whether batches are sent with each launch
 
     def lengths(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The stored entries of these rows (host), of each sparse array."""
+        """Return the number of stored entries of rows, for each sparse array."""
         return [m.indptr[rows + 1] - m.indptr[rows] for m in self._sparse]
 
-    def given(
+    def program_inputs(
         self, rows: np.ndarray, steps: Sequence["BucketSteps"], length: int
     ) -> tuple[Any, np.ndarray]:
-        """What a program gets: the arrays, and the rows [length, B] of its steps."""
+        """Return a program's inputs: arrays, and the rows [length, B] of its steps."""
         del steps
         table = np.zeros((length, rows.shape[1]), np.int32)
         table[: len(rows)] = rows
         return self.arrays, table
 
 
-class Sent(NamedTuple):
-    """Takes batches inside a program that were sent with it."""
+class SentBatches(NamedTuple):
+    """Selects batches inside a program from those sent with it."""
 
     def batch(self, arrays: Any, rows: jax.Array, n: Any, bucket: Bucket) -> Batch:
-        """The batch of a step, inside a program."""
+        """Return the batch of a step."""
         del n
-        return row(arrays[bucket.size], rows[0])
+        return tree_row(arrays[bucket.size], rows[0])
 
 
 class HostRows:
-    """A split on the host, whose batches are gathered there and sent with a program."""
+    """A split on the host, which gathers batches and sends them with each launch."""
 
     def __init__(self, split: Split, batch_size: int):
         """`batch_size` is the largest."""
-        self._split, self.number = split, len(split)
+        self._split, self.num_rows = split, len(split)
         columns = (split.x, split.y)
         self._sparse = [leaf for leaf in leaves_of(columns) if sp.issparse(leaf)]
         stored = sum(8 * leaf.nnz / leaf.shape[0] for leaf in self._sparse)
-        self.most = max(1, int(SENT / batch_size / max(1, row_bytes(columns) + stored)))
+        self.max_steps = max(
+            1, int(MAX_SENT_BYTES / batch_size / max(1, row_bytes(columns) + stored))
+        )
 
-    maker = Sent()
+    batch_maker = SentBatches()
     sends = True
 
     def lengths(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The stored entries of these rows (host), of each sparse array."""
+        """Return the number of stored entries of rows, for each sparse array."""
         return [m.indptr[rows + 1] - m.indptr[rows] for m in self._sparse]
 
-    def given(
+    def program_inputs(
         self, rows: np.ndarray, steps: Sequence[BucketSteps], length: int
     ) -> tuple[Any, np.ndarray]:
-        """The batches of each size, and for each step the place of its own."""
+        """Return batches by size, and the index [length, 1] of each step's batch."""
         table = np.zeros((length, 1), np.int32)
         arrays = {}
         for bucket, places, own in steps:
@@ -160,13 +163,13 @@ class HostRows:
 
 
 def rows_on(job: Job, device: Device | None) -> DeviceRows:
-    """A job's training split on a device; runs that share their data share it, too."""
+    """Return a job's training split on a device, shared by runs on the same data."""
     known = {} if job.on_devices is None else job.on_devices
     key = id(job.train), device
     if key not in known:
-        for old in list(known)[: max(0, len(known) - FEW)]:
+        for old in list(known)[: max(0, len(known) - MAX_OTHER_SPLITS)]:
             del known[old]
-        known[key] = job.train, DeviceRows(job.train, device)  # so that the id stays
+        known[key] = job.train, DeviceRows(job.train, device)  # keeps the id valid
     return known[key][1]
 
 
@@ -181,7 +184,7 @@ def _on_host(leaf: Any) -> Any:
 
 
 def _rows_of(csr: Csr, rows: jax.Array, capacity: int, columns: int) -> BCOO:
-    """[B, columns] rows of a matrix; unused entries have indices out of bounds."""
+    """Return rows [B, columns]; unused entries have indices out of bounds."""
     size = rows.shape[0]
     start = csr.starts[rows]
     ends = jnp.cumsum(csr.starts[rows + 1] - start)
@@ -198,20 +201,20 @@ def _rows_of(csr: Csr, rows: jax.Array, capacity: int, columns: int) -> BCOO:
 
 
 def _with_shares(labels: BCOO, share: jax.Array) -> BCOO:
-    """The same labels, each of which counts as its example's share; unused ones 0."""
+    """Return the labels with each example's share as values; unused entries are 0."""
     row = labels.indices[:, 0]
     values = jnp.where(row < len(share), share[jnp.minimum(row, len(share) - 1)], 0.0)
     return BCOO((values, labels.indices), shape=labels.shape, indices_sorted=True)
 
 
 def device_bytes(split: Split) -> int | None:
-    """The bytes of a split's arrays on a device; None if they cannot be there."""
+    """Return the bytes of a split's arrays on a device; None if impossible."""
     total = 0
     for leaf in leaves_of((split.x, split.y)):
         if not in_memory(leaf):
             return None
         if sp.issparse(leaf):
-            if leaf.nnz > MOST:
+            if leaf.nnz > MAX_ENTRIES:
                 return None
             total += 8 * leaf.nnz + 4 * (leaf.shape[0] + 1)
         else:
@@ -220,7 +223,7 @@ def device_bytes(split: Split) -> int | None:
 
 
 def check_rows(rows: np.ndarray, number: int) -> None:
-    """An IndexError unless all are rows of a split of so many examples."""
+    """Raise an IndexError unless all rows are in a split of `number` examples."""
     low, high = rows.min(initial=0), rows.max(initial=0)
     if low < 0 or high >= number:
         raise IndexError(
@@ -229,11 +232,11 @@ def check_rows(rows: np.ndarray, number: int) -> None:
         )
 
 
-def padded(table: np.ndarray, size: int, lengths: list[np.ndarray]) -> np.ndarray:
-    """[S, size] the rows [S, n] of S steps, padded as batches are.
+def pad_rows(table: np.ndarray, size: int, lengths: list[np.ndarray]) -> np.ndarray:
+    """Pad the rows [S, n] of S steps to [S, size], as `make_batch` pads batches.
 
-    `lengths` [S n] are the entries of the rows, of each sparse array, in their order:
-    padding repeats the example that has the fewest; without any, all from the first on.
+    `lengths` are the entries [S n] of the rows for each sparse array. Padding repeats
+    the example with the fewest entries; without sparse arrays, examples from the first.
     """
     n = table.shape[1]
     if n == size:

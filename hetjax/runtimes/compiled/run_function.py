@@ -1,4 +1,4 @@
-"""A written run as a pure function, which can be differentiated in reverse."""
+"""A scheduled run as a pure function, with reverse-mode differentiation."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,14 +12,15 @@ from jax import lax
 from hetjax import tree
 from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import Programs
-from hetjax.runtimes.compiled.parts import Held, Parts, begun
-from hetjax.runtimes.compiled.stretch_program import event_player, scaled
-from hetjax.runtimes.compiled.written_run import Written
+from hetjax.runtimes.compiled.parts import Parts, RunState, initial_run_state
+from hetjax.runtimes.compiled.scheduled_run import ScheduledRun
+from hetjax.runtimes.compiled.stretch_program import event_player
+from hetjax.runtimes.compiled.stretch_types import scale_rates
 from hetjax.tree import PyTree
 
 
-def played(
-    written: Written,
+def play_run(
+    scheduled: ScheduledRun,
     parts: Parts,
     source: Any,
     arrays: Any,
@@ -28,63 +29,69 @@ def played(
     model: PyTree,
     rate: jax.Array,
 ) -> tuple[dict[str, jax.Array], PyTree]:
-    """(evaluations, model) of a run that begins with this model.
+    """Train from an initial model; return (evaluations, model).
 
-    `parts` are those of `written`, or have other settings. All learning rates are
-    multiplied by `rate`, and computed in its dtype. `arrays` are those of `source`, and
-    `batches` those of evaluations, and of the examples that are held out.
+    `parts` are those of `scheduled`, possibly with other settings. All learning rates
+    are multiplied by `rate`, in its dtype. `arrays` are the arrays of `source`, and
+    `batches` those of the test split and of the held-out examples.
 
-    All events are one `lax.scan` in blocks of sqrt(E) events. In reverse, the replicas
-    and states at the start of each block are kept, and while one block is gone through,
-    those before each of its events; all else is computed again.
+    All E events are one `lax.scan` in blocks of sqrt(E) events. The reverse pass stores
+    the replicas and states at the start of each block, and those before each event of
+    the block in progress; everything else is recomputed.
     """
     programs, merge = parts.programs, parts.merges[-1]
     on_test, on_held_out = (_metrics_of(programs, each) for each in batches)
     like = jax.eval_shape(lambda: model)
 
-    def evaluate(held: Held) -> dict[str, Any]:
-        found = on_test(parts.model(held.states, like))
+    def evaluate(run_state: RunState) -> dict[str, Any]:
+        found = on_test(parts.model(run_state.states, like))
         if merge.report is not None:
-            found = found | merge.report(parts.state(held.states, -1, 0))
+            found = found | merge.report(parts.state(run_state.states, -1, 0))
         return jax.tree.map(jnp.asarray, found)
 
     play = event_player(
         parts,
-        written.shape,
+        scheduled.shape,
         source,
         arrays,
-        scaled(written.tables, rate),
+        scale_rates(scheduled.tables, rate),
         key,
         lambda r: on_held_out((r.params, r.model_state))[programs.task.metric],
     )
-    held = begun(parts, *model)
+    run_state = initial_run_state(parts, *model)
     nothing = jax.tree.map(
-        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(evaluate, held)
+        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(evaluate, run_state)
     )
 
-    def event(held: Held, numbers: jax.Array) -> tuple[Held, dict[str, jax.Array]]:
+    def event(
+        run_state: RunState, numbers: jax.Array
+    ) -> tuple[RunState, dict[str, jax.Array]]:
         which, merge, first = numbers
         branches = [
-            lambda held, kind=kind: (play(kind, held, merge, first), nothing)
-            for kind in written.kinds
+            lambda run_state, kind=kind: (play(kind, run_state, merge, first), nothing)
+            for kind in scheduled.event_kinds
         ]
-        look = lambda held: (held, evaluate(held))  # noqa: E731
-        idle = lambda held: (held, nothing)  # noqa: E731
-        return lax.switch(which, (*branches, look, idle), held)
+        look = lambda run_state: (run_state, evaluate(run_state))  # noqa: E731
+        idle = lambda run_state: (run_state, nothing)  # noqa: E731
+        return lax.switch(which, (*branches, look, idle), run_state)
 
-    held, found = _in_blocks(event, held, written.events, idle=len(written.kinds) + 1)
-    evaluations = {name: values[written.looks] for name, values in found.items()}
-    return evaluations, parts.model(held.states, like)
+    run_state, found = _in_blocks(
+        event, run_state, scheduled.events, idle=len(scheduled.event_kinds) + 1
+    )
+    evaluations = {
+        name: values[scheduled.eval_events] for name, values in found.items()
+    }
+    return evaluations, parts.model(run_state.states, like)
 
 
 def _in_blocks(
-    play: Callable[[Held, jax.Array], tuple[Held, Any]],
-    held: Held,
+    play: Callable[[RunState, jax.Array], tuple[RunState, Any]],
+    run_state: RunState,
     events: np.ndarray,
     *,
     idle: int,
-) -> tuple[Held, Any]:
-    """As `lax.scan(play, held, events)`, with less memory in reverse.
+) -> tuple[RunState, Any]:
+    """Compute `lax.scan(play, run_state, events)`, with less memory in reverse.
 
     An event of the kind `idle` does nothing.
     """
@@ -95,19 +102,21 @@ def _in_blocks(
     blocks = np.concatenate([events, rest]).reshape(-1, size, events.shape[1])
     one = jax.checkpoint(play, prevent_cse=False)
 
-    def block(held: Held, numbers: jax.Array) -> tuple[Held, Any]:
-        return lax.scan(one, held, numbers)
+    def block(run_state: RunState, numbers: jax.Array) -> tuple[RunState, Any]:
+        return lax.scan(one, run_state, numbers)
 
-    held, found = lax.scan(
-        jax.checkpoint(block, prevent_cse=False), held, jnp.asarray(blocks)
+    run_state, found = lax.scan(
+        jax.checkpoint(block, prevent_cse=False), run_state, jnp.asarray(blocks)
     )
-    return held, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:number], found)
+    return run_state, jax.tree.map(
+        lambda x: x.reshape(-1, *x.shape[2:])[:number], found
+    )
 
 
 def _metrics_of(
     programs: Programs, batches: Sequence[Batch]
 ) -> Callable[[PyTree], dict[str, Any]]:
-    """(model) -> its metrics on all examples of the batches."""
+    """Return f(model) -> its metrics on all examples of the batches."""
     groups: dict[Any, list[Batch]] = {}  # batches of one shape
     for batch in batches:
         leaves, structure = jax.tree.flatten(batch)
@@ -125,18 +134,18 @@ def _metrics_of(
             jax.errors.TracerArrayConversionError,
         ) as error:
             raise ValueError(
-                "the task's finish makes Python's or NumPy's numbers of means, which "
-                "are traced in a run as a function: use jax.numpy for a jax.Array"
+                "the task's finish converts means to Python or NumPy numbers, but "
+                "means are traced in a run as a function; use jax.numpy there"
             ) from error
 
     return metrics
 
 
 def _summed(evaluate: Callable, model: PyTree, batches: Sequence[Batch]) -> PyTree:
-    """The sums of an evaluation over batches of one shape, one after the other."""
+    """Return the sums of an evaluation over batches of one shape, with `lax.map`."""
     if len(batches) == 1:
         return evaluate(*model, batches[0])
-    # leaf by leaf: a BCOO has a shape of its own
+    # leaf by leaf, as a BCOO has its own shape
     structure = jax.tree.structure(batches[0])
     leaves = zip(*map(jax.tree.leaves, batches), strict=True)
     found = lax.map(
@@ -147,7 +156,7 @@ def _summed(evaluate: Callable, model: PyTree, batches: Sequence[Batch]) -> PyTr
 
 
 def rate_dtype(model: PyTree) -> Any:
-    """The dtype of learning rates: float64 beside such parameters, else float32."""
+    """Return the dtype of rates: float64 with float64 parameters, else float32."""
     double = any(
         x.dtype == jnp.float64 for x in jax.tree.leaves(model) if tree.is_float(x)
     )

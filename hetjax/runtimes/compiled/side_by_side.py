@@ -1,9 +1,9 @@
-"""Several runs that have one schedule, played side by side in one program.
+"""Several runs with one schedule, played at once in one program.
 
-They differ in their learning rates or in their seeds, and thus in their models, but not
-in what happens when: the tape is written once. Each number of a run is an array [n].
-What a policy or a sampler would be told differs from run to run, so that strategies
-that look at it are played one by one.
+The runs differ in their learning rates or seeds, but not in their schedule, so that the
+tape is written once. Each number of a run becomes an array [n] over the runs. As
+results differ, a strategy whose policy or sampler reads them is played one run at a
+time.
 """
 
 import math
@@ -19,37 +19,37 @@ from hetjax.engine.protocols import EvaluatedModel
 from hetjax.engine.replica_store import Model, counters
 from hetjax.machine import Arrival
 from hetjax.metric_mode import better
-from hetjax.runtimes.compiled.chunk import PendingOutcome
-from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
-from hetjax.runtimes.compiled.parts import Held, Parts, row
-from hetjax.runtimes.compiled.stretch_program import (
-    Numbers,
-    Shape,
+from hetjax.runtimes.compiled.compiled_player import CompiledPlayer, UnavailableMetrics
+from hetjax.runtimes.compiled.parts import Parts, RunState
+from hetjax.runtimes.compiled.stacks import tree_row
+from hetjax.runtimes.compiled.stretch import PendingOutcome
+from hetjax.runtimes.compiled.stretch_program import stretch_program
+from hetjax.runtimes.compiled.stretch_types import (
+    ProgramShape,
+    StretchResults,
     StretchTables,
-    scaled,
-    stretch,
+    scale_rates,
 )
-from hetjax.runtimes.compiled.unread import Unread
 
 
-class Side(NamedTuple):
-    """What the runs that are played side by side differ in: a number for each."""
+class RunVariants(NamedTuple):
+    """The seeds and learning rates of runs that are played at once."""
 
     seeds: tuple[int, ...]
-    rates: tuple[float, ...]  # learning rates, by that of the tape
+    rate_factors: tuple[float, ...]  # learning rates, divided by the tape's
 
     @property
-    def number(self) -> int:
-        """How many runs there are."""
+    def num_runs(self) -> int:
+        """The number of runs."""
         return len(self.seeds)
 
 
-class Differs(Exception):
-    """Something would be decided by a number that differs from run to run."""
+class DiffersBetweenRuns(Exception):
+    """A decision depends on a number that differs between runs."""
 
 
-class _SeenOfAll(EvaluatedModel):
-    """What is seen of the first run, with the metrics and models of `all` runs."""
+class _EvaluatedRuns(EvaluatedModel):
+    """The first run's evaluation, with the metrics and models of `all` runs."""
 
     all: list[dict[str, float]]
     models: Model  # [n, ...]
@@ -57,53 +57,53 @@ class _SeenOfAll(EvaluatedModel):
     @classmethod
     def of(
         cls, first: EvaluatedModel, every: list[dict[str, float]], models: Model
-    ) -> "_SeenOfAll":
-        """What is seen of all."""
+    ) -> "_EvaluatedRuns":
+        """Return the evaluation of all runs."""
         seen = cls(*first)
         seen.all, seen.models = every, models
         return seen
 
 
 class SideBySidePlayer(CompiledPlayer):
-    """Plays several runs at once; what it answers is of the first one."""
+    """Plays several runs at once; what it returns to the loop is the first run's."""
 
-    side: Side
+    variants: RunVariants
 
-    def __init__(self, *args: Any, side: Side, **fields: Any):
-        """As `CompiledPlayer`, for the runs of `side`."""
+    def __init__(self, *args: Any, variants: RunVariants, **fields: Any):
+        """Take the arguments of `CompiledPlayer`, and the runs."""
         super().__init__(*args, **fields)
-        self.side = side
-        # by run: metrics of each look
-        self.points: list[list[dict[str, float]]] = [[] for _ in side.seeds]
-        self.best: list[tuple[float, Model] | None] = [None] * side.number
-        self._visible: Model = ((), ())  # of the last look, [n, ...]
-        self.failed = np.zeros(side.number, bool)  # is a number of the run not finite?
-        self._since: list[
-            PendingOutcome
-        ] = []  # rounds that arrived since the last point
-        self._factors = np.array(side.rates, np.float32)
-        self._seeds = np.array(side.seeds, np.uint32)
+        self.variants = variants
+        # by run: the metrics of each evaluation
+        self.evaluations: list[list[dict[str, float]]] = [[] for _ in variants.seeds]
+        self.best: list[tuple[float, Model] | None] = [None] * variants.num_runs
+        self._visible: Model = ((), ())  # at the last evaluation, [n, ...]
+        self.failed = np.zeros(variants.num_runs, bool)  # by NaN or infinity
+        self._since: list[PendingOutcome] = []  # arrived since the last evaluation
+        self._factors = np.array(variants.rate_factors, np.float32)
+        self._seeds = np.array(variants.seeds, np.uint32)
 
-    # -- what is told of all -----------------------------------------------------------
+    # -- results of all runs -----------------------------------------------------------
 
-    def policy_metrics(self, seen: EvaluatedModel, metrics: Any) -> Unread:
-        """Keep what was seen of every run, and their mean losses since then."""
-        assert isinstance(seen, _SeenOfAll)
+    def policy_metrics(self, seen: EvaluatedModel, metrics: Any) -> UnavailableMetrics:
+        """Record every run's metrics, and its mean loss since the last evaluation."""
+        assert isinstance(seen, _EvaluatedRuns)
         losses = [_every(o.mean) for o in self._since if o.steps]
         self._since = []
-        means = np.zeros(self.side.number)
-        for each in losses:  # one after the other, as of a single run
+        means = np.zeros(self.variants.num_runs)
+        for each in losses:  # in the order of a single run, to the bit
             means = means + each
         self._visible = seen.models
-        for i, (points, mine) in enumerate(zip(self.points, seen.all, strict=True)):
+        for i, (points, mine) in enumerate(
+            zip(self.evaluations, seen.all, strict=True)
+        ):
             found = {"train_loss": means[i] / len(losses)} if losses else {}
             points.append({**found, **mine})
             self.failed[i] |= not math.isfinite(mine["loss"])
             if self._job.keeps_best:
-                self._look_at_best(i, mine)
-        return Unread(Differs())
+                self._update_best(i, mine)
+        return UnavailableMetrics(DiffersBetweenRuns())
 
-    def _look_at_best(self, i: int, seen: dict[str, float]) -> None:
+    def _update_best(self, i: int, seen: dict[str, float]) -> None:
         task, best = self._parts.programs.task, self.best[i]
         before = math.nan if best is None else best[0]
         if better(seen[task.metric], before, task.mode):
@@ -111,39 +111,39 @@ class SideBySidePlayer(CompiledPlayer):
             self.best[i] = seen[task.metric], model
 
     def models(self, *, visible: bool) -> list[Model]:
-        """The model of each run: of the last evaluation if `visible`, or of now."""
+        """Return each run's model, at the last evaluation if `visible`, else now."""
         self.synchronize()
         every = self._visible if visible else self._models()
-        n = self.side.number
+        n = self.variants.num_runs
         return [jax.tree.map(lambda x, i=i: x[i], every) for i in range(n)]
 
-    # -- as of one run, along a new first axis ---------------------------------------
+    # -- overrides, with a new first axis [n] --------------------------------------
 
     def _first_model(self) -> Model:
         keys = jax.vmap(jax.random.key)(self._seeds)
         init, programs = self._job.programs.task.init, self._parts.programs
         return programs.once("several inits", lambda: jax.jit(jax.vmap(init)))(keys)
 
-    def _begun(self, model: Any) -> Held:
-        return jax.vmap(super()._begun)(model)
+    def _initial_run_state(self, model: Any) -> RunState:
+        return jax.vmap(super()._initial_run_state)(model)
 
     def _root(self) -> Any:
         return jax.vmap(lambda states: self._parts.state(states, -1, 0))(
-            self._held.states
+            self._run_state.states
         )
 
     def _call(
-        self, shape: Shape, arrays: Any, tables: StretchTables
-    ) -> tuple[Held, Numbers]:
+        self, shape: ProgramShape, arrays: Any, tables: StretchTables
+    ) -> tuple[RunState, StretchResults]:
         parts, source = self._parts, self._source
         program = parts.programs.once(
-            ("stretches", parts, shape, source.maker),
-            lambda: jax.jit(_side_by_side(parts, shape, source.maker)),
+            ("stretches", parts, shape, source.batch_maker),
+            lambda: jax.jit(_side_by_side(parts, shape, source.batch_maker)),
         )
         tables = tables._replace(seed=self._seeds)
-        return program(self._held, arrays, tables, self._factors)
+        return program(self._run_state, arrays, tables, self._factors)
 
-    def _evaluated(self, batches: list[Batch]) -> tuple[Model, Any]:
+    def _evaluate_batches(self, batches: list[Batch]) -> tuple[Model, Any]:
         programs, every = self._parts.programs, self._models()
         evaluate = programs.once(
             "evaluate several",
@@ -151,16 +151,16 @@ class SideBySidePlayer(CompiledPlayer):
         )
         return every, evaluate(*every, batches)
 
-    def _what_is_seen(self, every: Model, sums: Any) -> EvaluatedModel:
+    def _evaluated_model(self, every: Model, sums: Any) -> EvaluatedModel:
         merge, states = self._parts.merges[-1], self._root()
         seen = []
-        for i in range(self.side.number):
+        for i in range(self.variants.num_runs):
             mine = jax.tree.map(lambda x, i=i: x[i], sums)
-            told = counters(merge, row(states, i)) if merge.report else {}
+            told = counters(merge, tree_row(states, i)) if merge.report else {}
             seen.append(means_of(self._parts.programs, mine) | told)
         first = jax.tree.map(lambda x: x[0], every)
         of_first = EvaluatedModel(first, {k: _finite(v) for k, v in seen[0].items()})
-        return _SeenOfAll.of(of_first, seen, every)
+        return _EvaluatedRuns.of(of_first, seen, every)
 
     def _finish(self, arrival: Arrival) -> PendingOutcome:
         outcome = super()._finish(arrival)
@@ -168,29 +168,29 @@ class SideBySidePlayer(CompiledPlayer):
         return outcome
 
     def _means(self, means: np.ndarray, place: Any) -> list[Any]:
-        """The first run's, where they are finite, which know those of all."""
+        """Return the first run's mean losses, with those of all runs."""
         every = np.moveaxis(means, 0, -1)[place]
         self.failed |= ~np.isfinite(every).all(axis=0)
-        return [Means(x) for x in every]
+        return [MeansOfRuns(x) for x in every]
 
     def model(self) -> Model:
-        """The first run's model."""
+        """Return the first run's model."""
         return jax.tree.map(lambda x: x[0], self._models())
 
     def _models(self) -> Model:
-        """The models of all runs, [n, ...]."""
-        if self._merges_wait:
+        """Return the models of all runs, [n, ...]."""
+        if self._merges_pending:
             self.launch()
         get = self._parts.programs.model(self._parts.merges[-1])
-        return jax.vmap(get)(self._root(), *self._initial)
+        return jax.vmap(get)(self._root(), *self._initial_model)
 
 
-class Means(float):
-    """The mean loss of the first run, with those of `every` one; 0 if it is none."""
+class MeansOfRuns(float):
+    """The first run's mean loss (0 if not finite), with those of `every` run."""
 
     every: np.ndarray
 
-    def __new__(cls, every: np.ndarray) -> "Means":
+    def __new__(cls, every: np.ndarray) -> "MeansOfRuns":
         """`every` [n]: of all runs."""
         mean = super().__new__(cls, _finite(float(every[0])))
         mean.every = every
@@ -205,18 +205,20 @@ def _finite(value: float) -> float:
     return value if math.isfinite(value) else 0.0
 
 
-def _side_by_side(parts: Parts, shape: Shape, source: Any) -> Callable:
-    """As `stretch`, of several runs: (held [n, ...], arrays, tables, factors [n])."""
-    play = stretch(parts, shape, source)
+def _side_by_side(parts: Parts, shape: ProgramShape, source: Any) -> Callable:
+    """Return f(run_state [n, ...], arrays, tables, rate factors [n])."""
+    play = stretch_program(parts, shape, source)
 
     def one(
-        held: Held, arrays: Any, tables: StretchTables, seed: Any, factor: Any
-    ) -> tuple[Held, Numbers]:
-        return play(held, arrays, scaled(tables, factor)._replace(seed=seed))
+        run_state: RunState, arrays: Any, tables: StretchTables, seed: Any, factor: Any
+    ) -> tuple[RunState, StretchResults]:
+        return play(run_state, arrays, scale_rates(tables, factor)._replace(seed=seed))
 
-    def several(held: Held, arrays: Any, tables: StretchTables, factors: Any) -> Any:
+    def several(
+        run_state: RunState, arrays: Any, tables: StretchTables, factors: Any
+    ) -> Any:
         seeds, shared = tables.seed, tables._replace(seed=0)
         each = jax.vmap(one, in_axes=(0, None, None, 0, 0))
-        return each(held, arrays, shared, seeds, factors)
+        return each(run_state, arrays, shared, seeds, factors)
 
     return several

@@ -1,6 +1,6 @@
-"""The tables of a chunk: its supersteps, merges, rounds and rows, in few shapes.
+"""Writes a stretch as tables of few shapes: supersteps, merges, rounds and rows.
 
-What is beyond the end of a table is not read, so that its length is one of few.
+Tables are padded to few lengths; rows beyond their ends are not read.
 """
 
 from collections.abc import Sequence
@@ -9,95 +9,101 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetjax.data.batching import RATIO, Bucket
-from hetjax.runtimes.compiled.chunk import FIELDS, Chunk
-from hetjax.runtimes.compiled.rows import BucketSteps, check_rows, padded
-from hetjax.runtimes.compiled.stretch_program import StretchTables
+from hetjax.runtimes.compiled.rows import BucketSteps, check_rows, pad_rows
+from hetjax.runtimes.compiled.stretch import FIELDS, Stretch
+from hetjax.runtimes.compiled.stretch_types import StretchTables
 
-Links = list[list[list[int]]]  # by superstep: places of rounds, side by side together
+RoundGroups = list[
+    list[list[int]]
+]  # by superstep: groups of rounds that run side by side
 
 
-class Lengths(NamedTuple):
-    """The lengths of all tables: they only grow, so that few programs are compiled."""
+class TableLengths(NamedTuple):
+    """The lengths of all tables, which only grow, so that few programs compile."""
 
     supersteps: int = 1
-    rounds: int = 1  # one after the other
+    rounds: int = 1  # in turn, or groups
     steps: int = 1
     merges: int = 1
     members: int = 1
-    width: int = 1  # rounds side by side
+    lanes: int = 1  # rounds that run side by side
 
-    def holding(self, least: "Lengths") -> "Lengths":
-        """The lengths, grown to powers of two that hold as many."""
+    def grown_to(self, least: "TableLengths") -> "TableLengths":
+        """Return lengths of at least `least`, grown to powers of two."""
         pairs = zip(self, least, strict=True)
-        return Lengths(*(a if a >= b else 1 << (b - 1).bit_length() for a, b in pairs))
+        return TableLengths(
+            *(a if a >= b else 1 << (b - 1).bit_length() for a, b in pairs)
+        )
 
 
-def lengths_of(chunk: Chunk, links: Links | None) -> Lengths:
-    """The lengths that a chunk needs; without `links` its rounds are played in turn."""
-    every = [] if links is None else [line for of in links for line in of]
-    return Lengths(
-        len(chunk.ends) + 1,
-        max(1, len(chunk.rounds) if links is None else len(every)),
-        max(1, len(chunk.rows)),
-        max(1, len(chunk.merges)),
-        max(1, max((len(m) - 2 for m in chunk.merges), default=1)),
+def lengths_of(stretch: Stretch, groups: RoundGroups | None) -> TableLengths:
+    """Return the lengths that a stretch needs; without `groups`, rounds run in turn."""
+    every = [] if groups is None else [group for of in groups for group in of]
+    return TableLengths(
+        len(stretch.ends) + 1,
+        max(1, len(stretch.rounds) if groups is None else len(every)),
+        max(1, len(stretch.rows)),
+        max(1, len(stretch.merges)),
+        max(1, max((len(m) - 2 for m in stretch.merges), default=1)),
         max(map(len, every), default=1),
     )
 
 
-def links_of(chunk: Chunk, buckets: np.ndarray, most: int) -> Links:
-    """The rounds of each superstep that run side by side, at most so many.
+def round_groups_of(stretch: Stretch, buckets: np.ndarray, lanes: int) -> RoundGroups:
+    """Group the rounds of each superstep that run side by side, `lanes` at most.
 
-    A worker's rounds follow one another, and so do rounds of several buckets, of which
-    `buckets` has each round's.
+    Rounds of one worker are in different groups, in order, and so are rounds of
+    different buckets; `buckets` has the bucket of each round.
     """
     found = []
-    for _, rounds in chunk.supersteps():
-        links: dict[tuple[int, int], list[int]] = {}
-        turn: dict[int, int] = {}  # how many rounds of each worker came before
+    for _, rounds in stretch.supersteps():
+        groups: dict[tuple[int, int], list[int]] = {}
+        turn: dict[int, int] = {}  # the number of earlier rounds of each worker
         for i in rounds:
-            worker = chunk.rounds[i][0]
+            worker = stretch.rounds[i][0]
             number = turn.get(worker, 0)
             turn[worker] = number + 1
-            links.setdefault((number, int(buckets[i])), []).append(i)
+            groups.setdefault((number, int(buckets[i])), []).append(i)
         found.append(
             [
-                links[key][i : i + most]
-                for key in sorted(links)
-                for i in range(0, len(links[key]), most)
+                groups[key][i : i + lanes]
+                for key in sorted(groups)
+                for i in range(0, len(groups[key]), lanes)
             ]
         )
     return found
 
 
 def tables_of(
-    chunk: Chunk,
-    links: Links | None,
+    stretch: Stretch,
+    groups: RoundGroups | None,
     buckets: np.ndarray,
     rows: np.ndarray,
-    lengths: Lengths,
+    lengths: TableLengths,
     *,
     seed: int,
     absent: int,
 ) -> StretchTables:
-    """The tables of a chunk; `absent` is the number of no worker."""
+    """Return the tables of a stretch; empty lanes have the worker `absent`."""
     supersteps = np.zeros((lengths.supersteps, 4), np.int32)
-    ends = np.array([*chunk.ends, (len(chunk.merges), len(chunk.rounds))], np.int32)
-    if links is not None:
-        ends[:, 1] = np.cumsum([len(of) for of in links])
+    ends = np.array(
+        [*stretch.ends, (len(stretch.merges), len(stretch.rounds))], np.int32
+    )
+    if groups is not None:
+        ends[:, 1] = np.cumsum([len(of) for of in groups])
     used = len(ends)
     supersteps[:used, 1::2] = ends
     supersteps[1:used, 0::2] = ends[:-1]
     merges = np.zeros((lengths.merges, 2 + lengths.members), np.int32)
     stats = np.zeros((lengths.merges, FIELDS, lengths.members), np.float32)
-    for alike in _alike([len(merge) for merge in chunk.merges]):
-        of_alike = [chunk.merges[i] for i in alike]
+    for alike in _alike([len(merge) for merge in stretch.merges]):
+        of_alike = [stretch.merges[i] for i in alike]
         merges[alike, : len(of_alike[0])] = of_alike
-    for alike in _alike([0 if x is None else x.shape[1] for x in chunk.stats]):
-        of_alike = [x for i in alike if (x := chunk.stats[i]) is not None]
+    for alike in _alike([0 if x is None else x.shape[1] for x in stretch.stats]):
+        of_alike = [x for i in alike if (x := stretch.stats[i]) is not None]
         if of_alike:
             stats[alike, :, : of_alike[0].shape[1]] = of_alike
-    rounds, rates = _rounds(chunk, links, buckets, lengths, absent)
+    rounds, rates = _rounds(stretch, groups, buckets, lengths, absent)
     number = np.int32(used)
     return StretchTables(
         np.uint32(seed), supersteps, number, rounds, rates, rows, merges, stats
@@ -105,7 +111,7 @@ def tables_of(
 
 
 def _alike(sizes: list[int]) -> list[list[int]]:
-    """The places that have the same size."""
+    """Return groups of indices with equal sizes."""
     found: dict[int, list[int]] = {}
     for i, size in enumerate(sizes):
         found.setdefault(size, []).append(i)
@@ -113,75 +119,75 @@ def _alike(sizes: list[int]) -> list[list[int]]:
 
 
 def _rounds(
-    chunk: Chunk,
-    links: Links | None,
+    stretch: Stretch,
+    groups: RoundGroups | None,
     buckets: np.ndarray,
-    lengths: Lengths,
+    lengths: TableLengths,
     absent: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The table of rounds, and of their learning rates."""
-    of_rounds = np.array(chunk.rounds, np.int32).reshape(-1, 5)
-    of_rates, used = np.array(chunk.rates, np.float32), len(chunk.rounds)
-    if links is None:
+    """Return the tables of rounds and of their learning rates."""
+    of_rounds = np.array(stretch.rounds, np.int32).reshape(-1, 5)
+    of_rates, used = np.array(stretch.rates, np.float32), len(stretch.rounds)
+    if groups is None:
         rounds = np.zeros((lengths.rounds, 6), np.int32)
         rates = np.zeros(lengths.rounds, np.float32)
         rounds[:used, :5], rounds[:used, 5], rates[:used] = of_rounds, buckets, of_rates
         return rounds, rates
-    rounds = np.zeros((lengths.rounds, lengths.width, 6), np.int32)
-    rates = np.zeros((lengths.rounds, lengths.width), np.float32)
+    rounds = np.zeros((lengths.rounds, lengths.lanes, 6), np.int32)
+    rates = np.zeros((lengths.rounds, lengths.lanes), np.float32)
     rounds[:, :, 0] = absent
     if used:
-        order, line, slot = places_of(links)
-        rounds[line, slot, :5] = of_rounds[order]
-        rounds[line, :, 5] = buckets[order][:, None]  # one bucket in a line
-        rates[line, slot] = of_rates[order]
+        order, group, lane = group_positions(groups)
+        rounds[group, lane, :5] = of_rounds[order]
+        rounds[group, :, 5] = buckets[order][:, None]  # one bucket in a group
+        rates[group, lane] = of_rates[order]
     return rounds, rates
 
 
-def places_of(links: Links) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rounds in the order of the links, and the line and the slot of each."""
-    every = [line for of in links for line in of]
-    order = np.array([i for line in every for i in line], int)
-    lines = np.repeat(np.arange(len(every)), [len(line) for line in every])
-    slots = np.concatenate([np.arange(len(line)) for line in every])
-    return order, lines, slots
+def group_positions(groups: RoundGroups) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return rounds in the order of the groups, and each one's group and lane."""
+    every = [group for of in groups for group in of]
+    order = np.array([i for group in every for i in group], int)
+    of_group = np.repeat(np.arange(len(every)), [len(group) for group in every])
+    lanes = np.concatenate([np.arange(len(group)) for group in every])
+    return order, of_group, lanes
 
 
 class Buckets:
-    """The shapes of batches that a run has had so far; more are added when needed."""
+    """The batch shapes that a run has used so far; more are added when needed."""
 
     def __init__(self, buckets: Sequence[Bucket], source: Any, *, exact: bool):
-        """`buckets` are the job's. `exact`: may batches not be padded?
+        """`buckets` are the job's. If `exact`, batches are not padded.
 
-        If not, every batch is padded to that of the largest in its chunk, or more: half
-        of the largest batch size, a quarter, and so on.
+        Otherwise all batches of a stretch are padded to one size that holds the largest
+        of them: the largest batch size, half of it, a quarter, and so on.
         """
         self._of_job, self._source, self._exact = buckets, source, exact
-        # most runs have rounds of the largest size, if not from the beginning on
+        # most runs have rounds of the largest size at some point
         size = buckets[-1].size
         largest = [next(b for b in buckets if b.size == size)]
         self.known: list[Bucket] = [] if exact or source.sends else largest
 
     def of(
-        self, chunk: Chunk
+        self, stretch: Stretch
     ) -> tuple[tuple[Bucket, ...], np.ndarray, np.ndarray, list[BucketSteps]]:
-        """Buckets that hold a chunk, each round's, [S, B] rows, and steps of each."""
-        numbers = np.array(chunk.rounds, np.int64).reshape(-1, 5)
+        """Return buckets, each round's bucket, the rows [S, B], and steps by bucket."""
+        numbers = np.array(stretch.rounds, np.int64).reshape(-1, 5)
         steps, sizes = numbers[:, 2], numbers[:, 4]
         needed = np.unique(sizes[steps > 0])
         if not self._exact and len(needed):
             needed = np.array([self._coarse(int(needed[-1]))])
         of_step = np.repeat(sizes, steps)
-        table = np.zeros((len(chunk.rows), max(self._sizes(needed))), np.int32)
+        table = np.zeros((len(stretch.rows), max(self._sizes(needed))), np.int32)
         held: dict[int, list[Any]] = {}
         for n in np.unique(of_step):
             here = np.flatnonzero(of_step == n)
             size = int(n) if self._exact else int(needed[0])
-            rows = [chunk.rows[i] for i in here]
+            rows = [stretch.rows[i] for i in here]
             every = np.concatenate(rows)
-            check_rows(every, self._source.number)
+            check_rows(every, self._source.num_rows)
             lengths = self._source.lengths(every)
-            table[here, :size] = padded(every.reshape(len(rows), -1), size, lengths)
+            table[here, :size] = pad_rows(every.reshape(len(rows), -1), size, lengths)
             self._hold(size, table[here, :size])
             held.setdefault(size, []).append((here, rows))
         known = sorted(self.known)
@@ -193,7 +199,7 @@ class Buckets:
             )
             for size, each in held.items()
         ]
-        if self._source.sends:  # it has no batches of other sizes
+        if self._source.sends:  # there are no batches of other sizes
             known = [b for b in known if b.size in held]
         elif not self._exact:
             size = next(iter(held), known[-1].size if known else 0)
@@ -208,14 +214,14 @@ class Buckets:
         return [1, *(b.size for b in self.known), *map(int, needed)]
 
     def _coarse(self, n: int) -> int:
-        """The smallest of the batch size, half of it, a quarter, ..., that holds n."""
+        """Return the smallest of the batch size, half of it, ..., that holds n."""
         size = self._of_job[-1].size
         while size > 1 and -(-size // 2) >= n:
             size = -(-size // 2)
         return size
 
     def _hold(self, size: int, rows: np.ndarray) -> None:
-        """Know a bucket of this size with room for the entries of all these batches."""
+        """Add or grow the bucket of a size, so that all these batches fit."""
         each = self._source.lengths(rows)
         entries = [max(1, int(of.sum(axis=1).max())) for of in each]
         before = next((b for b in self.known if b.size == size), None)

@@ -40,11 +40,15 @@ def on_disk():
 
 def test_a_small_run_is_compiled_and_its_data_are_on_the_device():
     found = chosen()
-    assert (found.compiled, found.on_device, found.said) == (True, True, "compiled")
+    assert (found.compiled, found.on_device, found.description) == (
+        True,
+        True,
+        "compiled",
+    )
 
 
 def test_the_user_may_say_otherwise():
-    assert chosen(compiled=False).said == "reference player: compiled=False"
+    assert chosen(compiled=False).description == "reference player: compiled=False"
     assert not chosen(compiled=False).on_device
     found = chosen(data_on="host")
     assert (found.compiled, found.on_device) == (True, False)
@@ -62,7 +66,7 @@ def test_the_user_may_say_otherwise():
     ],
 )
 def test_where_it_is_slower_it_is_compiled_only_if_that_is_asked_for(given, why):
-    assert chosen(**given).said == f"reference player: {why}"
+    assert chosen(**given).description == f"reference player: {why}"
     assert chosen(**given, compiled=True).compiled
 
 
@@ -73,7 +77,7 @@ def test_a_sampler_that_observes_at_barriers_is_no_hindrance():
 def test_a_large_model_whose_steps_touch_a_few_rows(monkeypatch):
     assert chosen(kind="sparse").compiled
     monkeypatch.setattr(player_choice, "ROWS_ONLY", 100)
-    said = chosen(kind="sparse").said
+    said = chosen(kind="sparse").description
     assert said == "reference player: its steps touch few rows of a large model"
     assert chosen().compiled  # its steps touch all rows
 
@@ -83,11 +87,9 @@ def test_where_it_is_impossible_compiled_true_is_an_error(impossible, monkeypatc
     given, why = {"devices": 2}, "its workers are spread over several devices"
     if impossible == "memory":
         given, why = {}, "its replicas need 0.0 GiB, which do not fit"
-        monkeypatch.setattr(player_choice, "memory_of", lambda device: 100)
-    assert chosen(**given).said == f"reference player: {why}"
-    with pytest.raises(
-        ValueError, match=f"^mine: compiled=True: {why}: leave compiled"
-    ):
+        monkeypatch.setattr(player_choice, "device_memory", lambda device: 100)
+    assert chosen(**given).description == f"reference player: {why}"
+    with pytest.raises(ValueError, match=f"^mine: compiled=True: {why}; omit compiled"):
         chosen(**given, compiled=True)
 
 
@@ -98,17 +100,21 @@ def test_data_that_do_not_fit_are_sent(monkeypatch):
     monkeypatch.setattr(player_choice, "DATA_SHARE", 1e-12)
     found = chosen()
     assert (found.compiled, found.on_device) == (True, False)
-    with pytest.raises(ValueError, match="larger than 0% of the memory"):
+    with pytest.raises(ValueError, match="larger than 0% of the device"):
         chosen(data_on="device")
 
 
 def test_stretches_of_costly_steps_are_short():
     made = strategy("local_sgd", 6)
     job = runs_of(MLP).job("", made, 0)
-    assert player_choice.most_steps(made, job, "cpu") == player_choice.MOST_STEPS
+    assert (
+        player_choice.max_steps_ahead(made, job, "cpu") == player_choice.MAX_STEPS_AHEAD
+    )
     costly = job._replace(programs=_Costly(1e9))
-    assert player_choice.most_steps(made, costly, "cpu") == pytest.approx(20 / 18)
-    assert player_choice.most_steps(made, costly, "cuda") == pytest.approx(20_000 / 18)
+    assert player_choice.max_steps_ahead(made, costly, "cpu") == pytest.approx(20 / 18)
+    assert player_choice.max_steps_ahead(made, costly, "cuda") == pytest.approx(
+        20_000 / 18
+    )
 
 
 class _Costly:

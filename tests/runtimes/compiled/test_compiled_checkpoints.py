@@ -13,7 +13,8 @@ from small_runs import at, problem, send, strategy, train
 
 import hetjax as hj
 from hetjax.runtimes import simulated
-from hetjax.runtimes.compiled import compiled_player
+from hetjax.runtimes.compiled import instruction_collector, stretch_launcher
+from hetjax.runtimes.compiled.stretch import Stretch
 from hetjax.runtimes.openers import open_runtime
 
 SOME = ("async_sgd", "ad_psgd", "adaptive_sgd")
@@ -36,8 +37,8 @@ def test_a_run_is_the_same_to_the_bit_again(name):
 def test_other_stretches_give_the_same_to_the_bit(name, side_by_side, monkeypatch):
     runs, made = runs_of("mlp"), strategy(name, 6)
     whole = outcome(compiled(runs, made, side_by_side))
-    monkeypatch.setattr(compiled_player, "STEPS", 5)
-    monkeypatch.setattr(compiled_player, "MERGES", 3)
+    monkeypatch.setattr(stretch_launcher, "MAX_STEPS", 5)
+    monkeypatch.setattr(instruction_collector, "MAX_MERGES", 3)
     assert outcome(compiled(runs, made, side_by_side)) == whole
 
 
@@ -63,7 +64,7 @@ def test_other_models_continue_from_their_cuts_to_the_bit(kind, monkeypatch):
 
 
 def check_cuts(runs, made, monkeypatch, number=4):
-    monkeypatch.setattr(simulated, "most_steps", lambda *given: 6)
+    monkeypatch.setattr(simulated, "max_steps_ahead", lambda *given: 6)
     saver = Memory()
     whole = outcome(compiled(runs, made, saver=saver))
     assert whole == outcome(compiled(runs, made))  # cutting changes nothing
@@ -116,15 +117,23 @@ def test_resume_takes_the_player_that_the_run_had(tmp_path):
 # -- what is saved ---------------------------------------------------------------------
 
 FIXED = {  # attributes of the player that do not change, or that a mark makes empty
-    *("_job", "_device", "_source", "_width", "_most", "evaluator", "look_at_all"),
-    *("_places", "_parts", "_steps", "_initial", "traits", "plays"),
-    *("_copies", "_everyone"),
-    *("_launched", "_arrived", "_played", "knows_in_time"),
+    *(
+        "_job",
+        "_device",
+        "_source",
+        "_lanes",
+        "_max_steps_ahead",
+        "evaluator",
+        "look_at_all",
+    ),
+    *("_nodes", "_parts", "_max_steps", "_initial_model", "traits", "plays"),
+    *("_copies_replicas", "_all_workers"),
+    *("_launched", "_arrived", "_steps_ahead", "knows_in_time"),
     "_buckets",  # but for those that are known
     "times_known",  # no matter how many
 }
-SAVED = {"_held", "_chunk", "_running", "_moved"}
-SHAPES = {"_kinds", "_single", "_lengths"}  # with the known buckets
+SAVED = {"_run_state", "_stretch", "_running", "_moved"}
+SHAPES = {"_kinds", "_one_step", "_lengths"}  # with the known buckets
 
 
 def test_every_attribute_of_the_player_is_saved_or_fixed():
@@ -134,5 +143,5 @@ def test_every_attribute_of_the_player_is_saved_or_fixed():
     assert set(vars(runtime.player)) == FIXED | SAVED | SHAPES
     saved = {f"_{name}" for name in runtime.player.save()}
     assert saved == SAVED | {"_root", "_shapes"}
-    chunk = compiled_player.Chunk()
-    assert set(chunk.save()) == set(vars(chunk))
+    stretch = Stretch()
+    assert set(stretch.save()) == set(vars(stretch))

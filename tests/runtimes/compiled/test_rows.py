@@ -16,8 +16,8 @@ from hetjax.data.batching import (
 )
 from hetjax.data.columns import RowsView
 from hetjax.data.dataset import Split
-from hetjax.runtimes.compiled.chunk import Chunk
-from hetjax.runtimes.compiled.rows import DeviceRows, HostRows, device_bytes, padded
+from hetjax.runtimes.compiled.rows import DeviceRows, HostRows, device_bytes, pad_rows
+from hetjax.runtimes.compiled.stretch import Stretch
 from hetjax.runtimes.compiled.tables import Buckets
 
 N, BATCH = 23, 9
@@ -58,26 +58,26 @@ def split_of(kind):
 KINDS = ("dense", "tree", "sparse", "sets of labels", "mixed", "dense with sets")
 
 
-def chunk_of(rng, sizes, steps=3):
-    """A chunk with a round of so many steps for each batch size."""
-    chunk = Chunk()
+def stretch_of(rng, sizes, steps=3):
+    """A stretch with a round of so many steps for each batch size."""
+    stretch = Stretch()
     for worker, n in enumerate(sizes):
         rows = [rng.integers(N, size=n) for _ in range(steps)]
-        chunk.add_round(worker, rows, 0, 0.1, None)
-    return chunk
+        stretch.add_round(worker, rows, 0, 0.1, None)
+    return stretch
 
 
-def batches(source, buckets, chunk):
+def batches(source, buckets, stretch):
     """(rows, bucket, batch) of all steps, as a program sees them."""
-    known, of_round, rows, steps = buckets.of(chunk)
+    known, of_round, rows, steps = buckets.of(stretch)
     length = 4 * len(rows)
-    arrays, table = source.given(rows, steps, length)
+    arrays, table = source.program_inputs(rows, steps, length)
     assert len(table) == length  # tables have few lengths
-    seen = jax.jit(source.maker.batch, static_argnums=3)
-    for (_, first, number, _, n), b in zip(chunk.rounds, of_round, strict=True):
+    seen = jax.jit(source.batch_maker.batch, static_argnums=3)
+    for (_, first, number, _, n), b in zip(stretch.rounds, of_round, strict=True):
         for step in range(first, first + number):
             given = table[step, : known[b].size]
-            yield chunk.rows[step], known[b], seen(arrays, given, n, known[b])
+            yield stretch.rows[step], known[b], seen(arrays, given, n, known[b])
 
 
 def assert_same(found, expected):
@@ -96,7 +96,7 @@ def test_batches_are_those_of_the_host(kind, where, exact):
     source = SOURCES[where](split)
     buckets = Buckets(make_buckets(split, BATCH), source, exact=exact)
     for sizes in ((BATCH, 6), (2,)):
-        found = list(batches(source, buckets, chunk_of(rng, sizes)))
+        found = list(batches(source, buckets, stretch_of(rng, sizes)))
         assert len(found) == 3 * len(sizes)
         for rows, bucket, batch in found:
             assert bucket.size >= len(rows)
@@ -111,7 +111,7 @@ def test_the_true_examples_are_those_of_the_reference_player(kind):
     split, rng = split_of(kind), np.random.default_rng(2)
     source, of_job = DeviceRows(split, None), make_buckets(split, BATCH)
     buckets = Buckets(of_job, source, exact=False)
-    for rows, _, batch in batches(source, buckets, chunk_of(rng, (7,), steps=1)):
+    for rows, _, batch in batches(source, buckets, stretch_of(rng, (7,), steps=1)):
         other = make_batch(split, rows, of_job)
         assert batch.count == other.count == 7
         np.testing.assert_array_equal(batch.weight[:7], other.weight[:7])
@@ -138,7 +138,7 @@ def test_padding_of_rows(sparse):
         rows = [rng.integers(N, size=n) for _ in range(5)]
         of_all = np.concatenate(rows)
         lengths = [e.lengths for e in entries_of(split, of_all)]
-        table = padded(np.stack(rows), size, lengths)
+        table = pad_rows(np.stack(rows), size, lengths)
         assert table.shape == (5, size)
         for mine, own in zip(table, rows, strict=True):
             np.testing.assert_array_equal(mine[:n], own)
@@ -156,7 +156,7 @@ def test_buckets_only_grow():
     buckets = Buckets(make_buckets(split, BATCH), source, exact=False)
     before = {}
     for n in (9, 3, 9, 5, 9):
-        known = buckets.of(chunk_of(rng, (n,), steps=8))[0]
+        known = buckets.of(stretch_of(rng, (n,), steps=8))[0]
         (now,) = known
         if now.size in before:
             pairs = zip(now.capacities, before[now.size], strict=True)

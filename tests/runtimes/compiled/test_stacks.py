@@ -8,7 +8,7 @@ from quick import quick
 
 import hetjax as hj
 from hetjax.runtimes.compiled import compiled_player
-from hetjax.runtimes.compiled.stretch_program import stretch
+from hetjax.runtimes.compiled.stretch_program import stretch_program
 
 WORKERS = 6
 HIDDEN = 24
@@ -40,10 +40,10 @@ def test_a_merge_or_a_round_of_one_worker_copies_no_other(monkeypatch, name):
     programs = []
 
     def call(self, shape, arrays, tables):
-        run = jax.jit(stretch(self._parts, shape, self._source.maker))
-        compiled = run.lower(self._held, arrays, tables).compile()
+        run = jax.jit(stretch_program(self._parts, shape, self._source.batch_maker))
+        compiled = run.lower(self._run_state, arrays, tables).compile()
         programs.append(compiled.as_text())
-        return compiled(self._held, arrays, tables)
+        return compiled(self._run_state, arrays, tables)
 
     monkeypatch.setattr(compiled_player.CompiledPlayer, "_call", call)
     data = hj.data.digits()

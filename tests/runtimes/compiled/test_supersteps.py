@@ -24,11 +24,11 @@ from hetjax.engine import tape
 from hetjax.engine.examples import Examples
 from hetjax.engine.protocols import EvaluatedModel, Traits
 from hetjax.machine import Arrival, LocalRound, MergeAction
-from hetjax.runtimes.compiled import compiled_player
-from hetjax.runtimes.compiled.chunk import Chunk
+from hetjax.runtimes.compiled import instruction_collector
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
 from hetjax.runtimes.compiled.rows import DeviceRows
-from hetjax.runtimes.compiled.stretch_program import WORKER
+from hetjax.runtimes.compiled.stretch import Stretch
+from hetjax.runtimes.compiled.stretch_types import WORKER
 from hetjax.runtimes.compiled.tables import Buckets
 
 BATCH = 6
@@ -69,21 +69,21 @@ class Names:
 
     def once(self, key, make):
         shape = key[2]
-        return lambda held, arrays, tables: self._play(shape, dict(held), tables)
+        return lambda state, arrays, tables: self._play(shape, dict(state), tables)
 
-    def _play(self, shape, held, tables):
+    def _play(self, shape, state, tables):
         means = np.zeros(tables.rates.shape)
         for merge, merges, first, last in tables.supersteps[: tables.number].tolist():
             for i in range(merge, merges):
                 row, stats = tables.merges[i].tolist(), tables.stats[i]
-                self._before(held, shape.kinds[row[0]], row[1:], stats)
+                self._before(state, shape.kinds[row[0]], row[1:], stats)
             vmapped = tables.rounds.ndim == 3
             play = self._side_by_side if vmapped else self._in_any_order
-            play(held, shape, tables.rounds[first:last].tolist(), means[first:last])
+            play(state, shape, tables.rounds[first:last].tolist(), means[first:last])
         every = np.ones(tables.rates.shape, bool)
-        return held, (means, every, np.zeros((len(tables.rows), BATCH)))
+        return state, (means, every, np.zeros((len(tables.rows), BATCH)))
 
-    def _in_any_order(self, held, shape, rounds, means):
+    def _in_any_order(self, state, shape, rounds, means):
         """The rounds of one worker follow one another."""
         waiting = {}
         for i, (worker, *_) in enumerate(rounds):
@@ -91,41 +91,41 @@ class Names:
         while waiting:
             worker = self._rng.choice(sorted(waiting))
             i = waiting[worker].pop(0)
-            self._round(held, held, shape, rounds[i], means, i)
+            self._round(state, state, shape, rounds[i], means, i)
             if not waiting[worker]:
                 del waiting[worker]
 
-    def _side_by_side(self, held, shape, lines, means):
+    def _side_by_side(self, state, shape, lines, means):
         for line, of_line in zip(lines, means, strict=True):
-            before, absent = dict(held), len(held["replicas"])
+            before, absent = dict(state), len(state["replicas"])
             present = [r for r in line if r[0] != absent]
             assert len({worker for worker, *_ in present}) == len(present)
             assert len({r[5] for r in line}) == 1, "several buckets in one line"
             for slot, r in enumerate(line):
                 if r[0] != absent:
-                    self._round(before, held, shape, r, of_line, slot)
+                    self._round(before, state, shape, r, of_line, slot)
 
-    def _round(self, before, held, shape, r, means, place):
+    def _round(self, before, state, shape, r, means, place):
         worker, _, steps, first, n, bucket = r
         if steps and self.exact:
             assert shape.buckets[bucket].size == n
         begun = before["replicas"][worker]
-        if held["shared"] and before is not held:  # side by side: it has a copy
-            begun = before["begun"][worker]
-        elif held["shared"]:
-            held["begun"] = {**held["begun"], worker: begun}
+        if state["shared"] and before is not state:  # side by side: it has a copy
+            begun = before["checked_out"][worker]
+        elif state["shared"]:
+            state["checked_out"] = {**state["checked_out"], worker: begun}
         after = name_of("round", begun, number_of(worker, first, steps, n))
-        into = "done" if held["shared"] else "replicas"
-        held[into] = {**held[into], worker: after}
+        into = "finished" if state["shared"] else "replicas"
+        state[into] = {**state[into], worker: after}
         means[place] = number_of(worker, first, steps, n)
 
-    def _before(self, held, kind, row, stats):
+    def _before(self, state, kind, row, stats):
         node, *members = row
-        replicas, states = dict(held["replicas"]), dict(held["states"])
-        held["replicas"], held["states"] = replicas, states
+        replicas, states = dict(state["replicas"]), dict(state["states"])
+        state["replicas"], state["states"] = replicas, states
         if kind.what == "merge":
             n = len(kind.members)
-            members = range(n) if kind.everyone else members[:n]
+            members = range(n) if kind.all_workers else members[:n]
             where = [
                 (replicas, m) if of == WORKER else (states, (of, m))
                 for of, m in zip(kind.members, members, strict=True)
@@ -133,15 +133,15 @@ class Names:
             merged(where, states, (kind.level, node), stats[:, :n], kind.op)
             return
         (worker, *_) = members
-        begun, done = held["begun"].get(worker), held["done"].get(worker)
-        if kind.what == "begun":
-            held["begun"] = {**held["begun"], worker: replicas[worker]}
+        begun, done = state["checked_out"].get(worker), state["finished"].get(worker)
+        if kind.what == "check_out":
+            state["checked_out"] = {**state["checked_out"], worker: replicas[worker]}
         elif kind.what == "begin":
-            replicas[worker] = name_of("begin", states[held["root"]])
-        elif kind.what == "done":
+            replicas[worker] = name_of("begin", states[state["root"]])
+        elif kind.what == "check_in":
             replicas[worker] = done
         else:
-            assert kind.what == "moved"
+            assert kind.what == "check_in_merged"
             replicas[worker] = name_of("moved", replicas[worker], begun, done)
 
 
@@ -208,20 +208,20 @@ class Both:
             workers,
             source(),
             None,
-            width=8 if side_by_side else 1,
-            most=np.inf,
+            lanes=8 if side_by_side else 1,
+            max_steps_ahead=np.inf,
         )
         names = Names(rng, exact=exact)
         ours._parts = ours._parts._replace(programs=names)
         ours._buckets = Buckets(job.buckets, source(), exact=exact)
-        ours._steps = 9  # of a chunk
+        ours._max_steps = 9  # of a stretch
         self.shared = ours._parts.shared
-        self.expected = InOrder(ours._places, shared=self.shared)
+        self.expected = InOrder(ours._nodes, shared=self.shared)
         nothing = dict.fromkeys(range(len(workers)))
-        ours._held = {
+        ours._run_state = {
             "replicas": nothing,
-            "begun": nothing,
-            "done": nothing,
+            "checked_out": nothing,
+            "finished": nothing,
             "states": dict(self.expected.states),
             "root": self.expected.root,
             "shared": self.shared,
@@ -263,11 +263,11 @@ class Both:
     def check(self):
         """Settle, and compare everything that can be seen now."""
         self.player.synchronize()
-        held, expected = self.player._held, self.expected
-        assert held["states"] == expected.states
+        state, expected = self.player._run_state, self.expected
+        assert state["states"] == expected.states
         busy = () if self.shared else expected.rounds
         for worker, name in expected.replicas.items():
-            assert worker in busy or held["replicas"][worker] == name
+            assert worker in busy or state["replicas"][worker] == name
         for outcome, number in self._outcomes:
             assert outcome.known
             assert outcome.mean == number
@@ -275,8 +275,8 @@ class Both:
 
 
 @pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch):
-    monkeypatch.setattr(compiled_player, "MERGES", 7)
+def _short_stretches(monkeypatch):
+    monkeypatch.setattr(instruction_collector, "MAX_MERGES", 7)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -367,15 +367,15 @@ def any_merge(rng, both, idle, busy):
 
 def test_rounds_of_all_workers_are_few_supersteps():
     """A merge ends a superstep only if one of its members has a round in it."""
-    chunk = Chunk()
+    stretch = Stretch()
     for _ in range(5):
         for worker in range(3):
-            chunk.add_round(worker, [np.arange(4)], 0, 0.1, None)
-        chunk.add_merge(0, 0, (0, 1, 2), None, (0, 1, 2))
-        chunk.add_merge(0, 0, (0, 1, 2), None, (0, 1, 2))
-    assert len(list(chunk.supersteps())) == 6
-    chunk.add_round(2, [np.arange(4)], 0, 0.1, None)
-    chunk.add_merge(0, 0, (0, 1), None, (0, 1))  # nobody waits for worker 2
-    assert len(list(chunk.supersteps())) == 6
-    *_, (merges, rounds) = chunk.supersteps()
+            stretch.add_round(worker, [np.arange(4)], 0, 0.1, None)
+        stretch.add_merge(0, 0, (0, 1, 2), None, (0, 1, 2))
+        stretch.add_merge(0, 0, (0, 1, 2), None, (0, 1, 2))
+    assert len(list(stretch.supersteps())) == 6
+    stretch.add_round(2, [np.arange(4)], 0, 0.1, None)
+    stretch.add_merge(0, 0, (0, 1), None, (0, 1))  # nobody waits for worker 2
+    assert len(list(stretch.supersteps())) == 6
+    *_, (merges, rounds) = stretch.supersteps()
     assert (len(merges), len(rounds)) == (3, 1)

@@ -40,7 +40,7 @@ def test_a_state_that_cannot_be_copied():
     history = train(with_lock())
     assert "the state of its policy cannot be copied" in history.not_compiled
     assert history.evals[-1]["updates"] > 0
-    with pytest.raises(ValueError, match="cannot be copied.*leave compiled out"):
+    with pytest.raises(ValueError, match="cannot be copied.*omit compiled"):
         train(with_lock(), compiled=True)
 
 

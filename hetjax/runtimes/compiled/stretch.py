@@ -1,10 +1,10 @@
-"""A chunk: what one launch of a compiled run plays, collected and written as tables.
+"""A stretch of the tape: the instructions that one launch of a program plays.
 
-Instructions come in the order of the tape and are put into supersteps: merges, then
-rounds that begin after them. A merge ends the superstep if one of its members has a
-round in it, since it must see what came of that round. So a round of all workers, a
-mega-batch with its many rounds of each, the nodes of a tree, gossip, and a server that
-workers visit one by one are one rule.
+Instructions are collected in the order of the tape and divided into supersteps: merges,
+then the rounds that begin after them. A merge starts a new superstep if one of its
+members has a round in the current one, as it needs the result of that round. This rule
+covers bulk-synchronous rounds, mega-batches with many rounds of each worker, trees of
+nodes, gossip, and servers that workers visit one by one.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,13 +19,13 @@ Round = tuple[int, int, int, int, int]  # worker, first row, steps, number, batc
 
 
 class PendingOutcome:
-    """The result of a local round, whose numbers are known once it was played.
+    """The result of a local round; its numbers are known once the round is played.
 
     See `hetjax.engine.protocols.RoundResult`.
     """
 
     __slots__ = (
-        *("_finite", "_losses", "_mean", "_rows", "_settle"),
+        *("_finite", "_losses", "_mean", "_rows", "_synchronize"),
         *("known", "padded", "steps"),
     )
 
@@ -37,63 +37,63 @@ class PendingOutcome:
         *,
         steps: int,
     ):
-        """`settle()` lets everything be played that was collected so far."""
+        """`synchronize()` plays everything collected so far."""
         self._rows, self.padded = rows, padded
-        self._settle: Callable[[], object] | None = synchronize
+        self._synchronize: Callable[[], object] | None = synchronize
         self.steps = steps
         self.known = False
         self._mean, self._finite, self._losses = 0.0, True, None
 
-    def learn(self, mean: float, finite: bool, losses: np.ndarray | None) -> None:
-        """Take the numbers: mean loss of the last step, and losses [K, B] or None."""
+    def set_numbers(self, mean: float, finite: bool, losses: np.ndarray | None) -> None:
+        """Set the mean loss of the last step, and the losses [K, B] or None."""
         self._mean, self._finite, self._losses = mean, finite, losses
         self.known = True
 
     @property
     def mean(self) -> float:
         """The mean loss of the last step."""
-        self._know()
+        self._resolve()
         return self._mean
 
     @property
     def finite(self) -> bool:
-        """Are all numbers of the replica finite, as far as that is checked?"""
-        self._know()
+        """Whether all numbers of the replica are finite; True if unchecked."""
+        self._resolve()
         return self._finite
 
     @property
     def losses(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Rows and losses of all steps, if the sampler observes them."""
-        self._know()
+        """The rows and losses of all steps, if the sampler observes them."""
+        self._resolve()
         if self._rows and self._losses is not None:
             yield np.stack(self._rows), self._losses
 
-    def let_go(self) -> None:
-        """Forget the player: what is not known by now will not be."""
-        self._settle = None
+    def detach(self) -> None:
+        """Drop the reference to the player; unknown numbers stay unknown."""
+        self._synchronize = None
 
-    def _know(self) -> None:
-        if not self.known and self._settle is not None:
-            self._settle()
+    def _resolve(self) -> None:
+        if not self.known and self._synchronize is not None:
+            self._synchronize()
 
     def save(self) -> tuple[Any, ...]:
-        """What `restored` takes."""
+        """Return the state for `restored`."""
         numbers = self._mean, self._finite, self._losses
         return list(self._rows), self.padded, self.steps, self.known, numbers
 
     @classmethod
     def restored(
-        cls, saved: tuple[Any, ...], settle: Callable[[], object]
+        cls, saved: tuple[Any, ...], synchronize: Callable[[], object]
     ) -> "PendingOutcome":
-        """An outcome that was saved."""
+        """Return the outcome that was saved."""
         rows, padded, steps, known, numbers = saved
-        found = cls(rows, padded, settle, steps=steps)
+        found = cls(rows, padded, synchronize, steps=steps)
         if known:
-            found.learn(*numbers)
+            found.set_numbers(*numbers)
         return found
 
 
-class Chunk:
+class Stretch:
     """Supersteps that are not launched yet."""
 
     def __init__(self):
@@ -104,18 +104,18 @@ class Chunk:
         self.outcomes: list[PendingOutcome] = []  # of the rounds
         self.merges: list[tuple[int, ...]] = []  # kind, node, members
         self.stats: list[np.ndarray | None] = []
-        self.ends: list[tuple[int, int]] = []  # of supersteps: merges, rounds
+        self.ends: list[tuple[int, int]] = []  # of supersteps, in merges and in rounds
         self._working: set[int] = set()  # workers with a round in the last superstep
 
-    def copy(self) -> "Chunk":
-        """A chunk with the same contents; its outcomes are the same ones."""
-        other = Chunk()
+    def copy(self) -> "Stretch":
+        """Return a copy that shares the outcomes."""
+        other = Stretch()
         for name, value in vars(self).items():
             setattr(other, name, value.copy())
         return other
 
     def save(self) -> dict[str, Any]:
-        """What `restored` takes."""
+        """Return the state for `restored`."""
         return {
             **vars(self),
             "outcomes": [outcome.save() for outcome in self.outcomes],
@@ -124,15 +124,15 @@ class Chunk:
     @classmethod
     def restored(
         cls, saved: dict[str, Any], synchronize: Callable[[], object]
-    ) -> "Chunk":
-        """A chunk that was saved; `synchronize` is that of a `PendingOutcome`."""
-        chunk = cls()
+    ) -> "Stretch":
+        """Return the stretch that was saved; see `PendingOutcome` for `synchronize`."""
+        stretch = cls()
         for name, value in saved.items():
-            setattr(chunk, name, value)
-        chunk.outcomes = [
+            setattr(stretch, name, value)
+        stretch.outcomes = [
             PendingOutcome.restored(x, synchronize) for x in saved["outcomes"]
         ]
-        return chunk
+        return stretch
 
     def add_round(
         self,
@@ -142,7 +142,7 @@ class Chunk:
         rate: float,
         outcome: PendingOutcome,
     ) -> None:
-        """Add a local round, the worker's steps from number `first` on."""
+        """Add a local round, whose first step is the worker's step number `first`."""
         size = len(rows[0]) if rows else 0
         self.rounds.append((worker, len(self.rows), len(rows), first, size))
         self.rates.append(rate)
@@ -158,19 +158,19 @@ class Chunk:
         stats: np.ndarray | None,
         after: Collection[int],
     ) -> None:
-        """Add a merge, or what else comes before rounds, `after` these workers' own."""
+        """Add a merge or another operation, to follow the rounds of workers `after`."""
         if not self._working.isdisjoint(after):
             self._end()
         self.merges.append((kind, node, *members))
         self.stats.append(stats)
 
     def _end(self) -> None:
-        """The superstep is over."""
+        """End the superstep."""
         self.ends.append((len(self.merges), len(self.rounds)))
         self._working.clear()
 
     def supersteps(self) -> Iterator[tuple[range, range]]:
-        """The places of the merges and of the rounds of each superstep."""
+        """Yield the indices of the merges and of the rounds of each superstep."""
         merge = first = 0
         for merges, rounds in [*self.ends, (len(self.merges), len(self.rounds))]:
             yield range(merge, merges), range(first, rounds)
