@@ -1,19 +1,14 @@
-"""The tape: what a run does, written by a policy and a clock before it is done.
+"""The tape: what a run does, as a stream of entries, written before it is played.
 
-A run is decided here and carried out elsewhere. The writer owns the policy, the clock,
-the draw of examples, the ledger with its statistics, and the learning rate. It yields
+The writer (`hetjax.engine.writer`) decides; a player carries out. The tape consists of
 
-- the events of the clock, and the `Actions` of the policy: what happened, what was
-  decided;
-- instructions for a player (`hetjax.engine.reference_player`), which are the classes
-  below;
-- what the records of the run are told: `Point`, `MergeDone`, `Stop`.
+- the events of the clock and the `Actions` of the policy;
+- instructions for a player, and
+- notes for the records of the run, which are the classes below.
 
-What was observed is sent back to it: the result of a round after its Arrival, the
-`EvaluatedModel` of an `EvaluateRoot`, the stamps of a merge where a clock measures
-them. Whoever needs times alone (a plan, a test of a policy) reads the tape and plays
-nothing. Host world, no JAX. The file is long because an entry is understood where it is
-written.
+Some entries have an answer, which is sent back to the writer: the result of a round
+after its Arrival, an `EvaluatedModel` after `EvaluateRoot`, the stamps of a merge whose
+times are measured. A plan, or a test of a policy, only reads the tape. Host world.
 """
 
 from collections.abc import Generator, Sequence
@@ -30,16 +25,16 @@ EVALUATE = "evaluate"  # the writer's timer; it comes after all arrivals of its 
 
 
 class BeginReplica(NamedTuple):
-    """A worker without a replica begins one, from the root's current model."""
+    """Make a worker's replica from the root's current model."""
 
     worker: int
 
 
 class StartRound(NamedTuple):
-    """Start a local round, from the replica that its worker holds now.
+    """Start a local round from the replica that its worker holds now.
 
-    Its result is visible to everything else from its Arrival on, after which the
-    player takes it in and resets a replica that is not finite, if the run does.
+    Its result becomes visible with its Arrival, at which the player checks the replica
+    in, and resets it if it is not finite and on_nan="reset".
     """
 
     worker: int
@@ -52,13 +47,13 @@ class StartRound(NamedTuple):
 
 
 class GatherReplicas(NamedTuple):
-    """Fetch what a merge reads; the answer is the members out of reach."""
+    """Fetch what a merge reads; the answer is the unreachable members."""
 
     action: MergeAction
 
 
 class MeasureMembers(NamedTuple):
-    """The answer is the main metric of every member on the held-out examples."""
+    """Evaluate all members on the held-out examples; the answer is the main metrics."""
 
     action: MergeAction
 
@@ -71,62 +66,62 @@ class MergeReplicas(NamedTuple):
 
 
 class DiscardReplica(NamedTuple):
-    """A worker has no replica any more: it will begin from the root's model."""
+    """Discard a worker's replica: it will begin again from the root's model."""
 
     worker: int
 
 
 class DiscardRound(NamedTuple):
-    """A worker is lost: its round will not arrive."""
+    """Discard the round of a lost worker: it will not arrive."""
 
     worker: int
 
 
 class EvaluateRoot(NamedTuple):
-    """Evaluate the root's current model; the answer is a `Seen`."""
+    """Evaluate the root's current model; the answer is an `EvaluatedModel`."""
 
 
 class Synchronize(NamedTuple):
-    """Wait until it is known which of the rounds so far were finite."""
+    """Wait until it is known which rounds so far were finite."""
 
 
-# -- what the records are told --------------------------------------------------------
+# -- notes for the records -----------------------------------------------------------
 
 
 class EvaluationDone(NamedTuple):
-    """An evaluation; the answer is what the policy is told of it."""
+    """An evaluation; the answer is the metrics that the policy receives, or None."""
 
     time: float
     seen: EvaluatedModel
 
 
 class MergeDone(NamedTuple):
-    """The times of a merge that was carried out."""
+    """A merge was carried out."""
 
     action: MergeAction
     num_bytes: float
     stamps: Stamps
-    missing: tuple[int, ...]  # members that could not be reached
+    missing: tuple[int, ...]  # unreachable members
 
 
 class EndRun(NamedTuple):
-    """The run ends here."""
+    """The run ends."""
 
     why: str
 
 
 class MergesDone(NamedTuple):
-    """The merges of an arrival are done, and no round that follows has begun."""
+    """The merges after an arrival are done, and no new round has begun."""
 
 
 Tape = Generator[Any, Any, None]
 
 
 def changes_root(action: MergeAction) -> bool:
-    """Does this merge change the run's model?"""
+    """Whether a merge changes the run's model."""
     return action.node == ROOT and counts_as_merge(action)
 
 
 def counts_as_merge(action: MergeAction) -> bool:
-    """Does it merge members, and not only hand out a model, or step by itself?"""
+    """Whether an action merges members: it is no mere fetch, or step of a node."""
     return action.op not in (MergeOp.FETCH, MergeOp.STEP)

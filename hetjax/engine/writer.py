@@ -1,4 +1,9 @@
-"""The writer of a tape: a policy and a clock decide what a run does (host world)."""
+"""The writer of a tape: a policy and a clock decide what a run does (host world).
+
+It owns everything that decisions depend on: the policy's state, the draw of examples,
+the ledger with its statistics, the learning rate. It is a generator, to which the
+answers to its entries are sent (see `hetjax.engine.tape`).
+"""
 
 import math
 from collections import deque
@@ -8,27 +13,11 @@ from typing import Any
 import numpy as np
 
 from hetjax.checkpointable import Checkpointable
+from hetjax.engine import tape
 from hetjax.engine.examples import Examples
 from hetjax.engine.protocols import Clock, EvaluatedModel, Traits
 from hetjax.engine.records.ledger import Ledger
-from hetjax.engine.tape import (
-    EVALUATE,
-    BeginReplica,
-    DiscardReplica,
-    DiscardRound,
-    EndRun,
-    EvaluateRoot,
-    EvaluationDone,
-    GatherReplicas,
-    MeasureMembers,
-    MergeDone,
-    MergeReplicas,
-    MergesDone,
-    StartRound,
-    Synchronize,
-    Tape,
-    changes_root,
-)
+from hetjax.engine.tape import Tape
 from hetjax.machine.topology import Topology
 from hetjax.machine.types import (
     ROOT,
@@ -70,7 +59,7 @@ class TapeWriter(Checkpointable):
         "_state",
         "_awaited",
         "_last",
-        "_begun",
+        "_replicas",
         "_lost",
         "_pending",
     )
@@ -91,11 +80,11 @@ class TapeWriter(Checkpointable):
         stops_if_lost: bool = False,
         stopped: Callable[[], object] = lambda: False,
     ):
-        """`num_examples` of the training split, and `num_held_out` of it.
+        """Set up a run on `num_examples`, `num_held_out` of the training split.
 
-        `instants` [s] of the evaluations rise. `stops_if_lost`: does the run end when a
-        worker is lost?
-        `stopped()` tells that it ends before the policy hears of the present event.
+        `instants` [s] of evaluations are increasing. `stops_if_lost`: whether the run
+        ends when a worker is lost. `stopped()`: whether it ends before the policy
+        receives the present event.
         """
         self._policy, self._clock, self._topology = policy, clock, topology
         self.examples, self.ledger = examples, ledger
@@ -103,44 +92,44 @@ class TapeWriter(Checkpointable):
         self._learning_rate, self._traits = learning_rate, traits
         self._stops_if_lost = stops_if_lost
         self._stopped = stopped
-        self.due = deque(instants)  # that are not evaluated yet
+        self.due = deque(instants)  # of the evaluations that remain
         # (time, evaluation of the model that is visible until then)
         self.held: deque[tuple[float, EvaluatedModel]] = deque()
-        self._begun: set[int] = set()  # workers that have a replica
+        self._replicas: set[int] = set()  # workers
         self._state: Any = None  # the policy's
-        self._awaited = 0  # merges and timers of which the policy will be told
-        self._last: Event | None = None  # the last one that the policy was told
-        self._pending = Actions()  # decided, but not written yet but for its merges
-        # the workers that are known to be lost; a clock's roster may be ahead of this
+        self._awaited = 0  # merges and timers whose events the policy will receive
+        self._last: Event | None = None  # the last one that the policy received
+        self._pending = Actions()  # decided, of which only the merges are written
+        # workers known to be lost; the clock's roster may be ahead of this
         self._lost = set(clock.roster.lost)
 
     def write(self) -> Tape:
-        """The whole tape, until nothing is pending any more; most never end."""
+        """Write the whole tape, until no event is pending; most never end."""
         yield from self.begin()
         while (event := self._clock.next()) is not None:
             yield from self.handle(event)
 
     def begin(self) -> Tape:
-        """Write what the policy begins with."""
+        """Write the policy's first decisions."""
         for instant in self.due:
-            self._clock.set_timer(EVALUATE, instant)
+            self._clock.set_timer(tape.EVALUATE, instant)
         workers = self._clock.workers
         self._state, actions = begin(self._policy, workers, self._num_examples)
         yield from self._write(actions)
 
     def resume(self) -> Tape:
-        """Write what the policy had decided when the run was saved."""
-        yield from self._go_on(self._pending)
+        """Write what was decided, but not written, when the run was saved."""
+        yield from self._write_rest(self._pending)
         self._pending = Actions()
 
     # -- events ------------------------------------------------------------------------
 
     def handle(self, event: Event) -> Tape:
-        """Write an event, and what the policy decides then."""
+        """Write an event and the decisions that follow."""
         result = yield event
         if isinstance(event, Arrival):
             self._take_in(event, result)
-        elif isinstance(event, Timer) and event.name == EVALUATE:
+        elif isinstance(event, Timer) and event.name == tape.EVALUATE:
             yield from self._evaluate(event.time)
             return
         elif isinstance(event, (Merged, Timer)):
@@ -150,14 +139,14 @@ class TapeWriter(Checkpointable):
         elif isinstance(event, Leave) and event.lost:
             yield from self._lose(event)
             return
-        elif isinstance(event, Slow):  # a policy only sees it in measured times
+        elif isinstance(event, Slow):  # policies see it in measured times alone
             return
         if not self._stopped():
-            yield from self._tell(event)
+            yield from self._react(event)
 
     def _take_in(self, arrival: Arrival, result: Any) -> None:
-        """Book a round; nothing counts of one that is known not to be finite."""
-        if result is None:  # nobody plays
+        """Record a round; one known not to be finite counts for nothing."""
+        if result is None:  # there is no player
             self.ledger.record_arrival(arrival, 0)
             return
         finite = not result.known or result.finite
@@ -168,63 +157,63 @@ class TapeWriter(Checkpointable):
             self.ledger.record_fetch(arrival.worker)
 
     def _lose(self, leave: Leave) -> Tape:
-        """Drop a lost worker and what it did not merge.
+        """Discard a lost worker and the work that it did not merge.
 
-        If it was known to be lost, this Leave only adds the reason.
+        If it is known to be lost, this Leave only adds the reason.
         """
         worker, clock = leave.worker, self._clock
         name = clock.workers[worker].name
         if worker not in self._lost:
             self._lost.add(worker)
-            yield DiscardRound(worker)
+            yield tape.DiscardRound(worker)
             self._lose_work(worker, leave.time)
-            yield from self._forget(worker)
+            yield from self._discard_replica(worker)
             if self._stops_if_lost:
-                yield EndRun(f"worker {name} was lost: {leave.why}")
-            if not self._stopped():  # else other rounds may still be merged
-                yield from self._tell(leave)
+                yield tape.EndRun(f"worker {name} was lost: {leave.why}")
+            if not self._stopped():  # other rounds may still be merged
+                yield from self._react(leave)
         if not clock.roster.active and not clock.has_pending_joins:
-            yield EndRun(f"worker {name}, the last one, was lost: {leave.why}")
+            yield tape.EndRun(f"worker {name}, the last one, was lost: {leave.why}")
 
     def _lose_work(self, worker: int, time: float) -> None:
-        """A worker's rounds since its last merge are lost."""
+        """Discard a worker's rounds since its last merge."""
         self.ledger.record_loss(worker, time)
         self.examples.discard(worker)
 
-    def _tell(self, event: Event) -> Tape:
-        """Tell the policy of an event, and write its actions."""
+    def _react(self, event: Event) -> Tape:
+        """Let the policy react to an event, and write its actions."""
         if not isinstance(event, (EvaluationDue, Evaluated)):
             self._last = event
         self._state, actions = react(self._policy, self._state, event)
         arrived = isinstance(event, Arrival)
         if arrived or actions != NOTHING:
             yield from self._write(actions, arrived=arrived)
-        else:  # of many merges nobody waits for the end
+        else:  # shorter, since many events need no action
             yield actions
 
     # -- evaluations -------------------------------------------------------------------
 
     def _evaluate(self, instant: float) -> Tape:
-        """Evaluate the model that is visible at this instant, the next one due."""
-        yield from self._tell(EvaluationDue(instant))
+        """Evaluate the model that is visible at this instant."""
+        yield from self._react(EvaluationDue(instant))
         self.due.popleft()
         while self.held and self.held[0][0] <= instant:
             self.held.popleft()
-        seen = self.held[0][1] if self.held else (yield EvaluateRoot())
-        told = yield EvaluationDone(instant, seen)
-        if told is not None and self.due and not self._stopped():
-            yield from self._tell(Evaluated(told, instant))
+        seen = self.held[0][1] if self.held else (yield tape.EvaluateRoot())
+        metrics = yield tape.EvaluationDone(instant, seen)
+        if metrics is not None and self.due and not self._stopped():
+            yield from self._react(Evaluated(metrics, instant))
         yield from self._check_progress()
 
     def _hold(self, visible: float) -> Tape:
-        """Keep the current evaluation for instants before a merge is `visible`."""
-        # instants before an earlier merge is visible see the evaluation kept for it
+        """Hold an evaluation of the present model for instants before `visible`."""
+        # instants before an earlier merge is visible see the evaluation held for it
         since = self.held[-1][0] if self.held else -math.inf
         if self.due[0] < visible and any(since <= t < visible for t in self.due):
-            self.held.append((visible, (yield EvaluateRoot())))
+            self.held.append((visible, (yield tape.EvaluateRoot())))
 
     def _check_progress(self) -> Tape:
-        """Stop a run in which no worker has a local round, or will ever get one."""
+        """End a run in which no worker has, or will ever have, a local round."""
         clock, roster = self._clock, self._clock.roster
         if self._awaited or clock.has_pending_joins or roster.working:
             return
@@ -233,12 +222,12 @@ class TapeWriter(Checkpointable):
         else:
             since, what = self._last.time, f"on {type(self._last).__name__}"
         if roster.active:
-            yield EndRun(
+            yield tape.EndRun(
                 f"no worker has a local round since {since:.6g} s: the policy returned "
                 f"no actions {what}"
             )
-        elif not roster.lost:  # else one may come back; `_lose` sees to the end
-            yield EndRun(
+        elif not roster.lost:  # a lost worker may return; `_lose` ends the run
+            yield tape.EndRun(
                 f"no worker is active since {since:.6g} s: the policy stopped the last "
                 "one"
             )
@@ -246,29 +235,29 @@ class TapeWriter(Checkpointable):
     # -- actions -----------------------------------------------------------------------
 
     def _write(self, actions: Actions, *, arrived: bool = False) -> Tape:
-        """Write what was decided: merges, which come before everything else."""
+        """Write decisions: first the merges, then everything else."""
         yield actions
         for action in actions.merges:
             yield from self._merge(action)
             self._awaited += 1
         if arrived:
             self._pending = actions
-            yield MergesDone()
+            yield tape.MergesDone()
             self._pending = Actions()
-        yield from self._go_on(actions)
+        yield from self._write_rest(actions)
 
-    def _go_on(self, actions: Actions) -> Tape:
+    def _write_rest(self, actions: Actions) -> Tape:
         """Write starts, local rounds, timers and stops."""
         clock = self._clock
         for worker in actions.start:
             clock.start(worker)
-            if self.ledger.has_merged(worker):  # it starts from the center again
-                yield from self._forget(worker)
+            if self.ledger.has_merged(worker):  # it starts from the root again
+                yield from self._discard_replica(worker)
         for worker, local_round in actions.dispatch:
             yield from self._dispatch(worker, local_round)
         for name, when in actions.timers:
-            if name == EVALUATE:
-                raise ValueError(f"the timer {name!r} is the loop's own: rename yours")
+            if name == tape.EVALUATE:
+                raise ValueError(f"the timer name {name!r} is reserved: rename yours")
             clock.set_timer(name, when)
             self._awaited += 1
         for worker in actions.stop:
@@ -280,15 +269,15 @@ class TapeWriter(Checkpointable):
         rows, nonzeros = self.examples.draw(worker, local_round)
         rate = np.float32(self._rate() * local_round.lr_scale)
         start = self._clock.dispatch(worker, local_round, nonzeros).start
-        if worker not in self._begun:
+        if worker not in self._replicas:
             yield from self._begin(worker)
         first = self.ledger.steps_of(worker)
         self.ledger.record_dispatch(worker, local_round, start, float(rate))
-        yield StartRound(worker, local_round, rows, nonzeros, rate, first, start)
+        yield tape.StartRound(worker, local_round, rows, nonzeros, rate, first, start)
 
     def _rate(self) -> float:
-        """The learning rate now, at the largest batch size."""
-        if isinstance(self._learning_rate, float):  # asked at every arrival
+        """Return the present learning rate, at the largest batch size."""
+        if isinstance(self._learning_rate, float):  # fast, for every arrival
             return self._learning_rate
         examples, updates = self.ledger.examples, self.ledger.updates
         epochs = examples / self._num_examples
@@ -296,87 +285,86 @@ class TapeWriter(Checkpointable):
         return learning_rate_at(self._learning_rate, progress)
 
     def _begin(self, worker: int) -> Tape:
-        yield BeginReplica(worker)
-        self._begun.add(worker)
+        yield tape.BeginReplica(worker)
+        self._replicas.add(worker)
         self.ledger.record_fetch(worker)
 
-    def _forget(self, worker: int) -> Tape:
-        if worker in self._begun:
-            self._begun.remove(worker)
-            yield DiscardReplica(worker)
+    def _discard_replica(self, worker: int) -> Tape:
+        if worker in self._replicas:
+            self._replicas.remove(worker)
+            yield tape.DiscardReplica(worker)
 
     # -- merges ------------------------------------------------------------------------
 
     def _merge(self, action: MergeAction) -> Tape:
-        """Write one merge or fetch, at the times that the clock sets."""
-        asked_at, traits, ledger = self._clock.now, self._traits, self.ledger
+        """Write one merge or fetch, at the times that the clock plans."""
+        requested, traits, ledger = self._clock.now, self._traits, self.ledger
         members = (*action.members, *action.partners)
         accuracy, seconds = None, 0.0
         if traits.measured(action.node) and moves_of(action.op).pushes:
             yield from self._begin_all(members)
-            accuracy = yield MeasureMembers(action)
+            accuracy = yield tape.MeasureMembers(action)
             seconds = self._seconds_to_measure(action)
         below = self._topology.workers_below(action.members)
         request = MergeRequest(action, traits.num_bytes, seconds, below)
         visible, stamps, missing = self._clock.plan(request)
         if action.op is MergeOp.STEP and action.node == ROOT:
             self.held.clear()  # the new model is visible at once
-        elif self.due and changes_root(action):
+        elif self.due and tape.changes_root(action):
             yield from self._hold(visible)
-        if not self._begun.issuperset(members):  # a first copy must predate the merge
+        if not self._replicas.issuperset(members):  # new replicas predate the merge
             yield from self._begin_all(members)
         if traits.synchronizes and any(isinstance(m, str) for m in action.members):
-            yield Synchronize()
+            yield tape.Synchronize()
         if missing or traits.may_be_unreachable:
-            missing = yield from self._miss(action, missing)
+            missing = yield from self._unreachable(action, missing)
         stats = ledger.take_stats(
             action,
             share=self.examples.share(),
             accuracy=accuracy,
             learning_rate=self._rate(),
         )
-        times = yield MergeReplicas(action, stats)
+        times = yield tape.MergeReplicas(action, stats)
         if stamps is None:
             stamps = self._clock.merged(action, times)  # pyright: ignore
         due = self.due[0] if self.due else visible
         num_bytes = 0 if traits.traffic else int(traits.num_bytes)
         ledger.record_models(action, num_bytes, visible, next_look=due)
-        yield MergeDone(action, traits.num_bytes, stamps, missing)
+        yield tape.MergeDone(action, traits.num_bytes, stamps, missing)
         if not (action.blocking or traits.merges_wait):
             stamps = Stamps(*[stamps.start] * 4)
         for member in action.members:
             if isinstance(member, int):
-                ledger.record_merge(member, asked_at, stamps)
+                ledger.record_merge(member, requested, stamps)
                 self.examples.observe(member)
 
     def _begin_all(self, members: Sequence[int | str]) -> Tape:
         for member in members:
-            if isinstance(member, int) and member not in self._begun:
+            if isinstance(member, int) and member not in self._replicas:
                 yield from self._begin(member)
 
-    def _miss(
+    def _unreachable(
         self, action: MergeAction, missing: tuple[int, ...]
     ) -> Generator[Any, Any, tuple[int, ...]]:
-        """Return the members that are out of reach, and drop what they did.
+        """Return the unreachable members, after discarding their work.
 
         They take part like workers that have just begun from the root's model.
         """
         for worker in missing:
-            yield from self._forget(worker)
+            yield from self._discard_replica(worker)
             yield from self._begin(worker)
         if self._traits.may_be_unreachable:
-            missing = tuple((yield GatherReplicas(action)))
+            missing = tuple((yield tape.GatherReplicas(action)))
         for worker in missing:
             self._lose_work(worker, self._clock.now)
             self.ledger.record_fetch(worker)
         return missing
 
     def _seconds_to_measure(self, action: MergeAction) -> float:
-        """Seconds in which the members' models are evaluated on the held-out examples.
+        """Return the seconds of evaluating the members on the held-out examples.
 
-        An evaluation costs a third of a training step. Either each worker evaluates its
-        own model at the same time, or the fastest worker evaluates all models one after
-        the other, whichever is sooner.
+        An evaluation costs a third of a training step. All workers evaluate their own
+        models at once, or the fastest worker evaluates all, whichever takes less time.
         """
         workers = [self._clock.workers[m] for m in action.members if isinstance(m, int)]
         looks = [w.seconds(self._num_held_out) * _FORWARD for w in workers]
@@ -385,7 +373,7 @@ class TapeWriter(Checkpointable):
     # -- saved and resumed -------------------------------------------------------------
 
     def load_for_others(self, saved: dict[str, Any]) -> None:
-        """Continue with other workers: the policy begins anew at the root's model."""
+        """Continue with other workers: the policy begins again at the root's model."""
         self.examples.load_for_others(saved["examples"])
         self.ledger.load_for_others(saved["ledger"])
         self.due = saved["due"]

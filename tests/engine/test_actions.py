@@ -136,7 +136,7 @@ def test_a_policy_is_told_of_an_evaluation_when_it_happens(digits):
 
 def test_the_loops_own_timer_is_refused(digits):
     policy, _ = answering(lambda e: Actions(timers=(("evaluate", e.time),)))
-    with pytest.raises(ValueError, match="'evaluate' is the loop's own"):
+    with pytest.raises(ValueError, match="'evaluate' is reserved"):
         run(digits, policy, two_workers(0.0), seconds=0.9, num_evals=3)
 
 

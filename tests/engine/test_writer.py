@@ -221,7 +221,7 @@ def test_a_policy_may_merge_before_an_evaluation():
 
 
 def test_the_timer_of_evaluations_is_the_writers_own():
-    with pytest.raises(ValueError, match="the timer 'evaluate' is the loop's own"):
+    with pytest.raises(ValueError, match="the timer name 'evaluate' is reserved"):
         written(scripted(Actions(timers=(("evaluate", 1.0),))), machine(1.0))
 
 
