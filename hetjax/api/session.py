@@ -71,7 +71,7 @@ class Session:
         self._splits: dict[Any, tuple[Split, Split]] = {}  # by data and seed
         self.programs = programs_of(task)
         self._shapes = data.train  # the split whose shapes the buckets are made for
-        self._tests = self._evaluated(data)
+        self._tests = cache(partial(self._evaluated, data))
         self._about_data = _described_once(data)
 
     def check_strategies(
@@ -117,7 +117,7 @@ class Session:
         data = replace(data, test=fixed_subset(data.test, self.config.eval_examples))
         other._splits = {}
         other.data, other._about_data = data, _described_once(data)
-        other._tests = other._evaluated(data)
+        other._tests = cache(partial(other._evaluated, data))
         return other
 
     def _evaluated(self, data: Dataset) -> dict[str, Any]:
@@ -348,7 +348,7 @@ class Session:
             compilations=Compilations(),
             train=train,
             buckets=make_buckets(self._shapes, strategy.batch_size),
-            **self._tests,
+            **self._tests(),
             held_out=held_out,
             num_held_out=len(held) if held else 0,
             instants=config.instants,

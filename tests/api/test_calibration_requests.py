@@ -44,7 +44,7 @@ def test_invalid_calibrations(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"machine": "v100x4"}, "machine is a str, 'v100x4': give a simulated machine"),
+        ({"machine": "v100x4"}, "machine is a str, 'v100x4': pass a simulated machine"),
         ({"strategies": [hj.sma]}, "strategies must be a dictionary"),
         ({"batch_size": 25}, "a batch of 25 is larger than the 24 examples"),
         ({"seconds": NAN}, "seconds"),

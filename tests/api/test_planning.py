@@ -186,7 +186,7 @@ def test_the_table_says_everything(problem):
         ({"epochs": None}, "epochs=None: say how many"),
         ({"epochs": -1.0}, "epochs=-1.0"),
         ({"steps": 2}, "steps"),
-        ({"machine": None}, "machine is None: give a simulated machine"),
+        ({"machine": None}, "machine is None: pass a simulated machine"),
         ({"strategies": {}}, "no strategies"),
         ({"data": np.zeros(3)}, "data is .*: give a Dataset"),
     ],

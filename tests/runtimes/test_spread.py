@@ -111,7 +111,7 @@ def placed(name, workers=4, devices=None):
     )
     runtime = open_runtime(machine, strategy, session.job(name, strategy, 0))
     runtime.player.close()
-    return runtime.note
+    return runtime.notes["placement"]
 
 
 @pytest.fixture
