@@ -27,7 +27,7 @@ from hetjax.recipes import NoRecipe
 Gather = Callable[[str, Any], list[Any]]
 """gather(name, value) -> the values of all processes, as JSON returns them."""
 LOCK = "lock"
-VERSION = 2  # of the state of a run that has not finished
+VERSION = 3  # of the state of a run that has not finished
 
 
 class FoundCheckpoint(NamedTuple):
