@@ -159,7 +159,7 @@ def test_a_run_of_another_version_is_refused_but_not_its_end(tmp_path, monkeypat
         patch.setattr(checkpoint_manager, "VERSION", 1)
         train(tmp_path / "cut", on_eval=at(3, send("SIGTERM")))
         whole = train(tmp_path / "end")
-    message = "has version 1, but this hetjax continues runs of version 2: use"
+    message = "has version 1, but this hetjax continues runs of version 3: use"
     for go_on in (train, hj.resume):
         with pytest.raises(ValueError, match=message) as raised:
             go_on(tmp_path / "cut")
