@@ -275,9 +275,8 @@ class Loop:
         play = self._player.plays[tape.EvaluateRoot]
         if not self._runtime.real:
             seen = play(look)
-            evaluator = getattr(self._player, "evaluator", None)
-            if evaluator is not None and not self._warned:
-                self._warned = self._warn_if_slow(evaluator.seconds)
+            if not self._warned:
+                self._warned = self._warn_if_slow(self._player.evaluator.seconds)
             return seen
         with self._clock.paused():
             if self._runtime.recorder is not None:

@@ -200,6 +200,7 @@ class Player(Turns, Models, Protocol):
 
     traits: Traits  # known once it is open
     plays: Plays  # all types of instructions that it may receive
+    evaluator: Any  # a `hetjax.engine.evaluation.Evaluator`
 
     def open(self) -> None:
         """Make the first model."""
