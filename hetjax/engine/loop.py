@@ -118,10 +118,10 @@ class Loop:
         history = self._records.history
         compiled = compilations.seconds - compiled
         history.host_seconds = time.perf_counter() - began - compiled
-        self._let_go()
+        self._break_cycles()
         return history
 
-    def _let_go(self) -> None:
+    def _break_cycles(self) -> None:
         """Break reference cycles, so that all arrays of the run are freed now."""
         if self._snapshots is not None:
             self._snapshots.close()
@@ -156,12 +156,12 @@ class Loop:
             **player.plays,
             Arrival: self._arrived,
             tape.StartRound: self._started,
-            tape.DiscardRound: self._dropped,
-            tape.EvaluateRoot: self._look,
-            tape.Synchronize: self._settle,
-            tape.MergesDone: self._rest,
+            tape.DiscardRound: self._discarded,
+            tape.EvaluateRoot: self._evaluate,
+            tape.Synchronize: self._synchronize,
+            tape.MergesDone: self._merges_done,
             tape.MergeDone: records.merged,
-            tape.EvaluationDone: self._point,
+            tape.EvaluationDone: self._evaluated,
             tape.EndRun: lambda stop: records.stop(stop.why),
             **dict.fromkeys((Join, Leave, Slow), records.happened),
         }
@@ -265,23 +265,23 @@ class Loop:
         self._records.arrived(arrival, result)
         return result
 
-    def _dropped(self, drop: tape.DiscardRound) -> None:
-        self._player.plays[tape.DiscardRound](drop)
+    def _discarded(self, entry: tape.DiscardRound) -> None:
+        self._player.plays[tape.DiscardRound](entry)
         if self._snapshots is not None:
-            self._snapshots.lost(drop.worker)
+            self._snapshots.lost(entry.worker)
 
-    def _look(self, look: tape.EvaluateRoot) -> EvaluatedModel:
+    def _evaluate(self, entry: tape.EvaluateRoot) -> EvaluatedModel:
         """Evaluate while the clock stands still; process 0 decides on the metrics."""
         play = self._player.plays[tape.EvaluateRoot]
         if not self._runtime.real:
-            seen = play(look)
+            seen = play(entry)
             if not self._warned:
                 self._warned = self._warn_if_slow(self._player.evaluator.seconds)
             return seen
         with self._clock.paused():
             if self._runtime.recorder is not None:
                 self._runtime.recorder.flush()
-            model, metrics = play(look)
+            model, metrics = play(entry)
             return EvaluatedModel(model, self._runtime.coordination.share(metrics))
 
     def _warn_if_slow(self, evaluating: float) -> bool:
@@ -300,27 +300,25 @@ class Loop:
         )
         return True
 
-    def _point(self, point: tape.EvaluationDone) -> dict[str, float]:
+    def _evaluated(self, point: tape.EvaluationDone) -> dict[str, float]:
         """Record an evaluation, after the run can no longer roll back behind it.
 
         So `on_eval` sees each evaluation once, and a snapshot may be taken here.
         """
         if self._rollback is not None:
             self._rollback.reach()
-        told = self._records.evaluate(point)
-        return (
-            told
-            if self._rollback is None
-            else self._player.policy_metrics(point.seen, told)
-        )
+        metrics = self._records.evaluate(point)
+        if self._rollback is None:
+            return metrics
+        return self._player.policy_metrics(point.seen, metrics)
 
-    def _settle(self, settle: tape.Synchronize) -> None:
-        self._player.plays[tape.Synchronize](settle)
+    def _synchronize(self, entry: tape.Synchronize) -> None:
+        self._player.plays[tape.Synchronize](entry)
         self._records.check_losses()
 
     # -- checkpoints -------------------------------------------------------------------
 
-    def _rest(self, rest: tape.MergesDone) -> None:
+    def _merges_done(self, entry: tape.MergesDone) -> None:
         """Take a snapshot if one is due and no round is in flight."""
         if self._snapshots is not None and self._rollback is None:
             self._snapshots.between_rounds(*self._progress)
@@ -347,7 +345,7 @@ class Loop:
     def save(self) -> dict[str, Any]:
         """Return the run between two events, without the rounds in flight."""
         if tape.Synchronize in self._player.plays:
-            self._settle(tape.Synchronize())
+            self._synchronize(tape.Synchronize())
         held = [
             (time, Leaves(jax.tree.leaves(seen.model)), seen.metrics)
             for time, seen in self._writer.held
