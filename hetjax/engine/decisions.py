@@ -10,10 +10,7 @@ from hetjax.engine.protocols import Clock, Traits
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.tape import Tape
 from hetjax.engine.writer import TapeWriter
-from hetjax.machine.types import (
-    Event,
-    Slow,
-)
+from hetjax.machine.types import Event, Slow
 from hetjax.sampling.types import Sampler
 from hetjax.schedule.types import Actions, Policy
 

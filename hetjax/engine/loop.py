@@ -202,7 +202,7 @@ class Loop:
     def take_turns(self, yields: Callable[[], bool] = lambda: False) -> bool:
         """Handle event after event; return whether there is more to do.
 
-        See `hetjax.engine.protocols.TakeTurns`.
+        See `hetjax.engine.player_parts.TakeTurns`.
         """
         self._player.flush()  # rounds that were started before the first turn
         while True:

@@ -1,12 +1,57 @@
-"""The parts of the reference player: a store of replicas, and an executor of rounds."""
+"""The parts of players: turns and models; the reference player's executor and store."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from hetjax.engine.protocols import Models, Turns
-from hetjax.machine.types import MergeAction, Stamps
+from hetjax.machine.merge_times import Stamps
+from hetjax.machine.types import MergeAction
+
+TakeTurns = Callable[[Callable[[], bool]], bool]
+"""`take_turns(yields)` handles events until the run is over, no event is due, or
+`yields()`, which is called after each event, returns True. It returns whether there is
+more to do. Only one thread calls it at a time."""
+
+
+class Turns(Protocol):
+    """Runs local rounds, between which the loop takes its turns."""
+
+    def run_turns(self, take_turns: TakeTurns) -> None:
+        """Call `take_turns`, on any thread, until it returns False."""
+        ...
+
+    def flush(self) -> None:
+        """End a turn: begin all rounds that were started."""
+        ...
+
+    def close(self) -> list[int]:
+        """End everything; return the workers whose threads are stuck."""
+        ...
+
+
+class Models(Protocol):
+    """Holds the replicas of workers and the states of nodes."""
+
+    def model(self) -> Any:
+        """Return the root's current model: (params, model_state)."""
+        ...
+
+    def save(self) -> dict[str, Any]:
+        """Return all arrays that decide how the run continues; the root's as "root"."""
+        ...
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        ...
+
+    def load_root(self, leaves: list[Any]) -> None:
+        """Continue from the root's arrays alone."""
+        ...
+
+    def model_of(self, leaves: list[Any]) -> Any:
+        """Return a model from the arrays of a saved one."""
+        ...
 
 
 class Assignment(NamedTuple):

@@ -12,15 +12,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from hetjax.engine.capabilities import CheckpointSupport, Coordination
+from hetjax.engine.player_parts import Models, Turns
+from hetjax.machine.merge_times import MergeRequest, PlannedMerge
 from hetjax.machine.roster import Roster
-from hetjax.machine.types import (
-    Arrival,
-    Event,
-    LocalRound,
-    MergeRequest,
-    PlannedMerge,
-    WorkerInfo,
-)
+from hetjax.machine.types import Arrival, Event, LocalRound, WorkerInfo
 
 # -- when --------------------------------------------------------------------------
 
@@ -149,54 +144,9 @@ class Traits(NamedTuple):
 Plays = Mapping[type, Callable[[Any], Any]]
 """By type of instruction: the function that carries it out and returns the answer."""
 
-TakeTurns = Callable[[Callable[[], bool]], bool]
-"""`take_turns(yields)` handles events until the run is over, no event is due, or
-`yields()`, which is called after each event, returns True. It returns whether there is
-more to do. Only one thread calls it at a time."""
-
-
-class Turns(Protocol):
-    """Runs local rounds, between which the loop takes its turns."""
-
-    def run_turns(self, take_turns: TakeTurns) -> None:
-        """Call `take_turns`, on any thread, until it returns False."""
-        ...
-
-    def flush(self) -> None:
-        """End a turn: begin all rounds that were started."""
-        ...
-
-    def close(self) -> list[int]:
-        """End everything; return the workers whose threads are stuck."""
-        ...
-
-
-class Models(Protocol):
-    """Holds the replicas of workers and the states of nodes."""
-
-    def model(self) -> Any:
-        """Return the root's current model: (params, model_state)."""
-        ...
-
-    def save(self) -> dict[str, Any]:
-        """Return all arrays that decide how the run continues; the root's as "root"."""
-        ...
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """Continue from what `save` returned."""
-        ...
-
-    def load_root(self, leaves: list[Any]) -> None:
-        """Continue from the root's arrays alone."""
-        ...
-
-    def model_of(self, leaves: list[Any]) -> Any:
-        """Return a model from the arrays of a saved one."""
-        ...
-
 
 class Player(Turns, Models, Protocol):
-    """Carries out the instructions of a tape."""
+    """Carries out the instructions of a tape, in turns with the loop."""
 
     traits: Traits  # known once it is open
     plays: Plays  # all types of instructions that it may receive

@@ -16,7 +16,8 @@ from hetjax.engine.placement import Placement
 from hetjax.engine.player_parts import Assignment, Executor, Store
 from hetjax.engine.protocols import Plays, RoundResult, Traits
 from hetjax.engine.replica_store import ReplicaStore
-from hetjax.machine.types import Arrival, MergeTimes, WorkerInfo
+from hetjax.machine.merge_times import MergeTimes
+from hetjax.machine.types import Arrival, WorkerInfo
 from hetjax.strategies.types import Strategy
 
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetjax.engine.protocols import EvaluatedModel
-from hetjax.machine.types import ROOT, LocalRound, MergeAction, MergeOp, Stamps
+from hetjax.machine.merge_times import Stamps
+from hetjax.machine.types import ROOT, LocalRound, MergeAction, MergeOp
 
 EVALUATE = "evaluate"  # the writer's timer; it comes after all arrivals of its time
 

@@ -18,6 +18,7 @@ from hetjax.engine.examples import Examples
 from hetjax.engine.protocols import Clock, EvaluatedModel, Traits
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.tape import Tape
+from hetjax.machine.merge_times import MergeRequest, Stamps, moves_of
 from hetjax.machine.topology import Topology
 from hetjax.machine.types import (
     ROOT,
@@ -31,11 +32,8 @@ from hetjax.machine.types import (
     MergeAction,
     Merged,
     MergeOp,
-    MergeRequest,
     Slow,
-    Stamps,
     Timer,
-    moves_of,
 )
 from hetjax.schedule.action_checks import begin, react
 from hetjax.schedule.learning_rates import (

@@ -5,6 +5,7 @@ Start with `simulated_machine.py` and its clock, `simulated_clock.py`.
 
 from hetjax.machine.faults import ScriptedFault
 from hetjax.machine.merge_queues import Transfer
+from hetjax.machine.merge_times import MergeRequest, MergeTimes, PlannedMerge, Stamps
 from hetjax.machine.presets import PRESETS, like_amazon670k, load_machine, preset
 from hetjax.machine.profile import Cost, Drift, Link, Profile
 from hetjax.machine.roster import Roster
@@ -24,12 +25,8 @@ from hetjax.machine.types import (
     MergeAction,
     Merged,
     MergeOp,
-    MergeRequest,
-    MergeTimes,
-    PlannedMerge,
     RunEnded,
     Slow,
-    Stamps,
     Timer,
     WorkerInfo,
 )

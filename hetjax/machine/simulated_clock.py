@@ -16,6 +16,7 @@ from hetjax.machine.contention import Contention
 from hetjax.machine.event_queue import EventQueue, check_known, check_members
 from hetjax.machine.faults import ScriptedFault
 from hetjax.machine.merge_queues import MergeQueues, Transfer
+from hetjax.machine.merge_times import MergeRequest, PlannedMerge, Stamps
 from hetjax.machine.profile import check_seed
 from hetjax.machine.roster import Roster
 from hetjax.machine.simulated_machine import Machine
@@ -27,10 +28,7 @@ from hetjax.machine.types import (
     LocalRound,
     MergeAction,
     Merged,
-    MergeRequest,
-    PlannedMerge,
     Slow,
-    Stamps,
 )
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from hetjax.engine.local_steps import RoundOutcome
 from hetjax.engine.placement import Device
-from hetjax.engine.player_parts import Assignment
-from hetjax.engine.protocols import TakeTurns
+from hetjax.engine.player_parts import Assignment, TakeTurns
 
 TIMED_ASSIGNMENTS = 3  # assignments that are timed to decide; the first compiles
 SHORTEST_POOLED = 1e-3  # [s] shortest assignment that is worth waking a thread

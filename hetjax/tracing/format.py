@@ -9,7 +9,8 @@ import typing
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
-from hetjax.machine.types import MergeOp, Stamps
+from hetjax.machine.merge_times import Stamps
+from hetjax.machine.types import MergeOp
 
 VERSION = 3  # of the format
 READ = (2, VERSION)  # versions that are read

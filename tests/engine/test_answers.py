@@ -34,7 +34,7 @@ from hetjax.machine import (
     MergeOp,
     SimulatedClock,
 )
-from hetjax.machine.types import MergeTimes, PlannedMerge, Stamps
+from hetjax.machine.merge_times import MergeTimes, PlannedMerge, Stamps
 from hetjax.sampling import Sampler
 from hetjax.schedule import Actions, LearningRate, hierarchical, rounds
 

@@ -32,7 +32,7 @@ from hetjax.machine import (
     MergeOp,
     ScriptedFault,
 )
-from hetjax.machine.types import Stamps
+from hetjax.machine.merge_times import Stamps
 from hetjax.schedule import PUSH_FETCH, Actions
 
 # The order of entries

@@ -8,6 +8,7 @@ import numpy as np
 
 from hetjax.checkpointable import Checkpointable
 from hetjax.engine.records.timeline import Timeline, WorkerRecord
+from hetjax.machine.merge_times import Moves, Stamps, moves_of
 from hetjax.machine.topology import Topology
 from hetjax.machine.types import (
     ROOT,
@@ -15,10 +16,7 @@ from hetjax.machine.types import (
     LocalRound,
     MergeAction,
     MergeOp,
-    Moves,
-    Stamps,
     WorkerInfo,
-    moves_of,
 )
 
 

@@ -31,7 +31,7 @@ class RemoteActor(Protocol):
     ) -> Sequence[Future]:
         """Call a method that returns `parts` values; return a future for each.
 
-        The futures raise `hetjax.engine.protocols.Unreachable` if the actor is dead.
+        The futures raise `hetjax.engine.capabilities.Unreachable` if the actor is dead.
         Payloads among the arguments arrive as the values that were put. The `label` is
         for dashboards.
         """

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from hetjax.machine.event_queue import EventQueue, check_members
 from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
+from hetjax.machine.merge_times import MergeRequest, MergeTimes, PlannedMerge, Stamps
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
@@ -24,11 +25,7 @@ from hetjax.machine.types import (
     LocalRound,
     MergeAction,
     Merged,
-    MergeRequest,
-    MergeTimes,
-    PlannedMerge,
     Slow,
-    Stamps,
     WorkerInfo,
 )
 from hetjax.runtimes.real import interruptible_queue

@@ -19,9 +19,8 @@ from typing import NamedTuple
 
 from hetjax.engine.local_steps import RoundOutcome, StepRunner
 from hetjax.engine.placement import Device
-from hetjax.engine.player_parts import Assignment
+from hetjax.engine.player_parts import Assignment, TakeTurns
 from hetjax.engine.programs.compilations import Compilations
-from hetjax.engine.protocols import TakeTurns
 from hetjax.runtimes.devices import device_name
 from hetjax.runtimes.inline import group_assignments
 from hetjax.runtimes.real.throttle import Cancelled, Throttle
