@@ -43,7 +43,7 @@ import numpy as np
 from absl import flags
 
 import hetjax as hj
-from experiments.benchmarks import local_sgd_peers, turns, virtual_by_hand
+from experiments.benchmarks import local_sgd_peers, turns, virtual_manual
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded, check_some_of
 from hetjax import tree
@@ -198,7 +198,7 @@ def by_hand(setting: Setting, name: str, history: hj.History) -> dict[str, Measu
     """Both contenders by hand, with the arrivals or the rounds of hetjax's run."""
     job, data = setting.job, setting.data
     workers = [worker.name for worker in hj.machine.preset(job.machine).workers]
-    start = virtual_by_hand.Start(
+    start = virtual_manual.Start(
         local_sgd_peers.mlp_init(jax.random.key(0), job.sizes),
         data.train,
         len(workers),
@@ -214,10 +214,10 @@ def by_hand(setting: Setting, name: str, history: hj.History) -> dict[str, Measu
     rows = rng.integers(len(data.train), size=(*shape, BATCH), dtype=np.int32)
     if name == "async_sgd":
         order = np.array(arrived, np.int32)
-        contenders = virtual_by_hand.async_sgd(start, order, rows)
+        contenders = virtual_manual.async_sgd(start, order, rows)
     else:
-        contenders = virtual_by_hand.local_sgd(start, rows)
-    virtual_by_hand.check_equal(contenders)
+        contenders = virtual_manual.local_sgd(start, rows)
+    virtual_manual.check_equal(contenders)
 
     def timed(train: Callable[[], Any]) -> Measured:
         def once() -> float:
