@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: what the calls cost, unlike nodes, many nodes.
+"""Workers on a Ray cluster: the cost of calls, heterogeneous nodes, many nodes.
 
     python experiments/benchmarks/cluster.py                        (fifteen minutes)
     python experiments/benchmarks/cluster.py --parts=overhead --megabytes=0.1,1
@@ -8,22 +8,23 @@ overhead   three workers on one machine, as actors and as threads, in turn: mill
            of 0.1 to 100 MB; the bytes that moved, over one model up and one down for
            each worker and merge
 steps      the share of a round in which its step does not run, for steps of 1 ms to 1 s
-           (a worker that is slowed on purpose waits, and leaves the cores alone)
-unlike     three workers, one slowed 4 times: equal rounds, biased_local_sgd and
+           (a worker that is slowed on purpose sleeps, and leaves the cores free)
+heterogeneous
+           three workers, one slowed 4 times: equal rounds, biased_local_sgd and
            adaptive_sgd on the cluster, and on the simulated machine that `calibrate`
            measures there
 many       up to 64 workers with tiny work: arrivals per second, and the seconds of the
            driver's processor for each
 
-It starts clusters of this machine alone. One JSON object on standard output: raw
+It starts clusters on this machine alone. It prints one JSON object: raw
 "medians", and "ratios":
 
 overhead/1MB/round         milliseconds of a round on the cluster / with threads
 overhead/1MB/arrival       milliseconds between arrivals / with threads
 overhead/1MB/bytes         bytes that moved / the least that the algorithm needs
 steps/0.1MB/10ms           share of a round of one step of 10 ms that is overhead
-heterogeneous/NAME/round          seconds of a round, predicted / measured
-heterogeneous/NAME/target         seconds to the target / those of equal rounds
+heterogeneous/NAME/round   seconds of a round, predicted / measured
+heterogeneous/NAME/target  seconds to the target / those of equal rounds
 many/64                    arrivals per second of 64 workers / of 4
 """
 

@@ -1,4 +1,4 @@
-"""Unlike workers on a cluster, and the machine that is calibrated there.
+"""Heterogeneous workers on a cluster, and the machine that is calibrated there.
 
 See `cluster.py`, which runs this.
 """

@@ -55,8 +55,8 @@ def machine_of(workers: int, *, alike: bool) -> Machine:
         return equal
     factors = np.exp(SIGMA * np.random.default_rng(0).standard_normal(workers))
     pairs = zip(equal.workers, factors.tolist(), strict=True)
-    unlike = tuple(replace(worker, factor=factor) for worker, factor in pairs)
-    return replace(equal, workers=unlike)
+    mixed = tuple(replace(worker, factor=factor) for worker, factor in pairs)
+    return replace(equal, workers=mixed)
 
 
 def seconds_of(machine: Machine, strategy: hj.Strategy, examples: int) -> float:
@@ -113,9 +113,9 @@ def main() -> None:
     contenders: dict[str, Measured] = {}
     for text in FLAGS.workers:
         n = int(bounds.numbers("workers", [text])[0])
-        same, unlike = (machine_of(n, alike=alike) for alike in (True, False))
+        same, mixed = (machine_of(n, alike=alike) for alike in (True, False))
         contenders[f"sync, {n}"] = contender(same, hj.sync_sgd(**settings))
-        contenders[f"async, {n}"] = contender(unlike, hj.async_sgd(**settings))
+        contenders[f"async, {n}"] = contender(mixed, hj.async_sgd(**settings))
         print(f"{n} workers are compiled", file=sys.stderr)
     name = f"async, 8, {FLAGS.runs} runs"
     eight = machine_of(8, alike=True)
