@@ -39,7 +39,7 @@ SEEDS = 5
 FLAGS = flags.FLAGS
 flags.DEFINE_list("workers", ["8", "100"], "numbers of workers")
 flags.DEFINE_integer("runs", 10, "runs that are trained together, with 8 workers")
-flags.DEFINE_integer("updates", 4000, "about as many updates as a run has")
+flags.DEFINE_integer("updates", 4000, "updates of a run, about")
 flags.DEFINE_integer("turns", 3, "measured runs of each contender")
 bounded("runs", 2, 1000, "every run is trained")
 bounded("updates", 1, 10_000_000, "every update is run")
@@ -60,7 +60,7 @@ def machine_of(workers: int, *, alike: bool) -> Machine:
 
 
 def seconds_of(machine: Machine, strategy: hj.Strategy, examples: int) -> float:
-    """The virtual seconds of about as many updates as asked for."""
+    """The virtual seconds of about --updates updates."""
     seconds, updates = 0.0, 0
     clock = SimulatedClock(machine, seed=0)
     for event, _ in hj.decisions(strategy.policy, clock, num_examples=examples):

@@ -1,4 +1,4 @@
-"""Rounds of local SGD: hetjax's mesh and threads, JAX by hand, FedJAX and DrJAX.
+"""Rounds of local SGD: hetjax's mesh and threads, hand-written JAX, FedJAX and DrJAX.
 
 See `mesh.py`, which runs this.
 """
@@ -86,9 +86,9 @@ def _peers(name: str, data: hj.data.Dataset, setting: Setting) -> dict[str, Cont
 
 
 def _ratios(key: str, found: Mapping[str, list[float]]) -> dict[str, float | None]:
-    """hetjax's mesh over the best program by hand, and over hetjax's threads.
+    """hetjax's mesh over the best hand-written program, and over hetjax's threads.
 
-    By hand, batches are ready on the devices ("by_hand") or sent round by round.
+    Its batches are ready on the devices ("by_hand") or sent round by round.
     """
     ours, by_hand = found["mesh"], found[turns.fastest(found, "by_hand")]
     feeding = found[turns.fastest(found, "feeding")]

@@ -7,7 +7,7 @@
   to 256 pixels, and the second start, which maps its result.
 - feed: batches of 64 drawn at random from the mapped images, sent to the device.
 - keep: a real run whose step sleeps for a millisecond per image, as long as a device of
-  1,000 images/s would compute, and crops the centre. The same steps, one by one and
+  1,000 images/s would compute, and crops the center. The same steps, one by one and
   without a run around them, say how many images/s the device can take.
 - augment: each pipeline of experiments/common/pipelines.py, compiled, on this device.
 """

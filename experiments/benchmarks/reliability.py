@@ -7,7 +7,7 @@ kills     runs of five strategies, killed with SIGKILL at random moments and sta
           again; on the virtual clock they must equal an uninterrupted run, on threads
           the trace must replay to the same parameters
 damage    checkpoints with truncated, changed and missing files, of another version, or
-          of other data: the one before is taken, or the call is an error
+          of other data: the one before is used, or the call raises an error
 overhead  a run with 100M parameters, with a checkpoint a minute and without
 faults    every strategy and fault on every kind of machine, as a table (--table=FILE)
 
@@ -96,7 +96,7 @@ def faults(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         Path(FLAGS.table).write_text(reliability_faults.table(found))
     cells = [c for row in found.values() for c in row.values()]
     there = [c for c in cells if c != reliability_faults.NOT_THERE]
-    good = sum(c == reliability_faults.GOES_ON for c in there)
+    good = sum(c == reliability_faults.CONTINUES for c in there)
     return {"faults": found}, {"faults/go_on": good / max(1, len(there))}
 
 

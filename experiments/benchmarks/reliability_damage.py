@@ -1,4 +1,4 @@
-"""Damaged checkpoints: what a run makes of a folder in which something is broken."""
+"""Damaged checkpoints: the behavior of runs with a damaged folder."""
 
 import json
 import shutil
@@ -33,13 +33,13 @@ def remove(file: Path, rng: np.random.Generator) -> None:
 
 
 def say_another_version(file: Path, rng: np.random.Generator) -> None:
-    """The whole checkpoint says so, with the right checksums."""
+    """Change the whole checkpoint consistently, with the right checksums."""
     folder = next(p for p in file.parents if (p / checkpoint_files.MANIFEST).exists())
     set_version(folder, int(rng.integers(2, 99)))
 
 
 def set_version(folder: Path, version: int) -> None:
-    """Let a checkpoint say another version, with the right checksums."""
+    """Change a checkpoint's version, with the right checksums."""
     state = folder / checkpoint_files.STATE
     content = json.loads(state.read_text())
     state.write_text(json.dumps({**content, "version": version}))
@@ -57,9 +57,9 @@ MUTATIONS: dict[str, Callable[[Path, np.random.Generator], None]] = {
 
 
 def mutations(number: int, folder: Path, seed: int) -> dict[str, Any]:
-    """Damage a folder of two checkpoints `number` times; count what a call makes of it.
+    """Damage a folder of two checkpoints `number` times; count the outcomes of a call.
 
-    "older": the checkpoint before was taken, the damaged file named, and the result was
+    "older": the earlier checkpoint was used, the damaged file named, and the result was
     equal; "error": one line, nothing trained; "other": anything else.
     """
     data = hj.data.digits()

@@ -85,7 +85,7 @@ def median_seconds(steps: dict[str, Callable | None]) -> dict[str, float | None]
 
 
 def memory_of(name: str, ids: str, labels: int) -> dict[str, float] | None:
-    """What one contender needs, measured in its own process."""
+    """The memory that one contender needs, measured in its own process."""
     given = ["features", "batch", "nonzeros", "batches", "seed"]
     own = [f"--{flag}={FLAGS[flag].value}" for flag in given]
     done = subprocess.run(

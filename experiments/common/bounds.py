@@ -6,7 +6,7 @@ from absl import flags
 
 from hetjax.api.argument_checks import MOST_EVALS, MOST_SEEDS
 
-# Bounds that several scripts share: (lowest, highest, why).
+# Bounds that several scripts share: (lowest, highest, reason).
 EVALS = (1, MOST_EVALS, "a run keeps every evaluation")
 SEEDS = (1, MOST_SEEDS, "every seed is a run of its own, and all are kept")
 SEED = (0, 2**31 - 1, "it is the seed of a random generator")
@@ -29,7 +29,7 @@ def bounded(name: str, lowest: float, highest: float, why: str) -> None:
 
 
 def bounded_list(name: str, lowest: float, highest: float, why: str) -> None:
-    """Refuse a list flag with anything but numbers in [lowest, highest]."""
+    """Refuse a list flag unless it has only numbers in [lowest, highest]."""
 
     def right(texts: Sequence[str]) -> bool:
         try:
@@ -51,7 +51,7 @@ def numbers(flag: str, texts: Iterable[str]) -> list[float]:
 
 
 def named_numbers(flag: str, texts: Iterable[str], form: str) -> dict[str, float]:
-    """The numbers by name of a list flag; a ValueError says how they are written."""
+    """The named numbers of a list flag; a ValueError explains their format."""
     found = {}
     for text in texts:
         name, _, number = text.rpartition("=")

@@ -16,7 +16,7 @@ flags.DEFINE_float(
 flags.DEFINE_enum(
     "schedule", "constant", ["constant", "steps", "cosine"], "of the learning rate"
 )
-flags.DEFINE_float("warmup_epochs", 0.0, "the rate grows from 0 for so many epochs")
+flags.DEFINE_float("warmup_epochs", 0.0, "epochs in which the rate grows from 0")
 flags.DEFINE_list("decay_at", [], "--schedule=steps: epochs at which the rate falls")
 flags.DEFINE_float("decay_by", 0.1, "--schedule=steps: factor of each fall")
 bounded("epochs", 1e-6, 1_000_000, "every epoch is trained")
@@ -75,7 +75,7 @@ def _check(kind: str) -> None:
 
 
 def _note_late(falls: list[float]) -> None:
-    """Say which falls never come, as of a paper's settings tried for fewer epochs."""
+    """Report falls that never come, as when a paper's settings run for fewer epochs."""
     late = [epoch for epoch in falls if FLAGS.epochs and epoch >= FLAGS.epochs]
     if late:
         print(

@@ -32,9 +32,9 @@ def test_damage_is_noticed():
 @pytest.mark.parametrize(
     ("machine", "strategies", "row"),
     [
-        ("clock", "sma,async_sgd", "`async_sgd` | goes on | - | goes on |"),
-        ("threads", "async_sgd", "`async_sgd` | goes on | goes on | goes on |"),
-        ("mesh", "sma", "`sma` | - | - | - | goes on |"),
+        ("clock", "sma,async_sgd", "`async_sgd` | continues | - | continues |"),
+        ("threads", "async_sgd", "`async_sgd` | continues | continues | continues |"),
+        ("mesh", "sma", "`sma` | - | - | - | continues |"),
     ],
 )
 def test_the_fault_matrix_and_its_table(machine, strategies, row, tmp_path):
