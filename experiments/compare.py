@@ -223,7 +223,7 @@ def refuse_flags_of_others() -> None:
                 )
     if here and FLAGS.epochs is not None and not FLAGS["seconds"].present:
         raise ValueError(
-            f"--epochs: on --machine={FLAGS.machine} give --seconds, too, after which "
+            f"--epochs: on --machine={FLAGS.machine} pass --seconds, too, after which "
             "a run ends at the latest"
         )
 
@@ -240,7 +240,7 @@ def setting() -> tuple[hj.Task, hj.data.Dataset, Any, dict[str, hj.Strategy]]:
         machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
     rate = schedules.learning_rate(FLAGS.learning_rate)
     if FLAGS.learning_rates and rate != FLAGS.learning_rate:
-        raise ValueError("--learning_rates chooses constant rates: give no schedule")
+        raise ValueError("--learning_rates chooses constant rates: pass no schedule")
     strategies = build_strategies(names(), FLAGS.set, FLAGS.batch_size, rate)
     data = load_data()
     if FLAGS.dirichlet is not None:
@@ -290,7 +290,7 @@ def check_plan() -> None:
             "times steps on this host as well"
         )
     if FLAGS["seconds"].present:
-        raise ValueError("--plan is of all --epochs: give no --seconds, which end runs")
+        raise ValueError("--plan is of all --epochs: pass no --seconds, which end runs")
     if FLAGS.epochs is None:
         FLAGS.epochs = 1.0
         print("--plan without --epochs: of one pass over the data", file=sys.stderr)
@@ -312,7 +312,7 @@ def durations(setting: tuple[Any, ...]) -> float | dict[str, float]:
 def names() -> list[str]:
     """The strategies' names."""
     if FLAGS.all and FLAGS["strategies"].present:
-        raise ValueError("--all and --strategies: give one of them")
+        raise ValueError("--all and --strategies: pass one of them")
     twice = {n for n in FLAGS.strategies if FLAGS.strategies.count(n) > 1}
     if twice:
         raise ValueError(f"--strategies: {', '.join(sorted(twice))} is there twice")
@@ -329,7 +329,7 @@ def check_tuned(results: Path) -> None:
     chosen = json.loads(results.read_text(encoding="utf-8"))["tuning"] is not None
     if chosen != bool(FLAGS.learning_rates):
         how = "chosen" if chosen else "given"
-        raise OtherRun(f"{results} is of {how} learning rates", ": give another --out")
+        raise OtherRun(f"{results} is of {how} learning rates", ": pass another --out")
 
 
 def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[Path]]:

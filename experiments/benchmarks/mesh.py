@@ -136,7 +136,7 @@ def _check_flags() -> None:
     least = {"floats": mesh_merges.LEAVES, "replicas": 1, "processes": 1, "hidden": 1}
     for flag, lowest in least.items():
         if min(bounds.whole_numbers(flag, getattr(FLAGS, flag))) < lowest:
-            raise ValueError(f"--{flag}: give numbers from {lowest}")
+            raise ValueError(f"--{flag}: pass numbers from {lowest}")
 
 
 def main() -> None:
@@ -145,7 +145,7 @@ def main() -> None:
     devices, parts = jax.devices(), FLAGS.parts or PARTS
     if "rounds" in parts and FLAGS.workers % len(devices):
         raise ValueError(
-            f"--workers={FLAGS.workers}: give a multiple of the {len(devices)} devices"
+            f"--workers={FLAGS.workers}: pass a multiple of the {len(devices)} devices"
         )
     found = {name: PARTS[name]() for name in parts}
     result = {

@@ -34,7 +34,7 @@ def main() -> None:
     devices = jax.devices()
     if FLAGS.workers % len(devices):
         raise ValueError(
-            f"--workers={FLAGS.workers}: give a multiple of the {len(devices)} devices"
+            f"--workers={FLAGS.workers}: pass a multiple of the {len(devices)} devices"
         )
     data = step_times.make_data()
     task = hj.classification(hj.models.mlp(hidden=FLAGS.hidden), data)

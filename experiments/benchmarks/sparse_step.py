@@ -46,15 +46,15 @@ TURN = 0.5  # [s] of steps that a timing needs, if it has not all batches
 flags.register_validator(
     "labels",
     lambda texts: all(t.isdigit() and 0 < int(t) < 2**31 for t in texts),
-    "give whole numbers of at least 1",
+    "pass whole numbers of at least 1",
 )
 flags.register_validator(
     "contenders",
     lambda names: {"chunked"} <= set(names) <= set(contenders.CONTENDERS),
-    f"give chunked, and some of {', '.join(contenders.CONTENDERS)}",
+    f"pass chunked, and some of {', '.join(contenders.CONTENDERS)}",
 )
 flags.register_validator(
-    "ids", lambda names: set(names) <= {"zipf", "uniform"}, "give zipf, uniform or both"
+    "ids", lambda names: set(names) <= {"zipf", "uniform"}, "pass zipf, uniform or both"
 )
 
 

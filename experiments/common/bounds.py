@@ -24,7 +24,7 @@ def bounded(name: str, lowest: float, highest: float, why: str) -> None:
     flags.register_validator(
         name,
         lambda value: value is None or lowest <= value <= highest,  # NaN is refused
-        f"give a number from {lowest:,} to {highest:,}: {why}",
+        f"pass a number from {lowest:,} to {highest:,}: {why}",
     )
 
 
@@ -37,7 +37,7 @@ def bounded_list(name: str, lowest: float, highest: float, why: str) -> None:
         except ValueError:
             return False
 
-    message = f"give numbers from {lowest:,} to {highest:,}: {why}"
+    message = f"pass numbers from {lowest:,} to {highest:,}: {why}"
     flags.register_validator(name, right, message)
 
 
@@ -66,11 +66,11 @@ def whole_numbers(flag: str, texts: Iterable[str]) -> list[int]:
     """The whole numbers of a list flag, at least one; a ValueError names the flag."""
     texts = list(texts)
     if not texts or not all(text.strip().isdecimal() for text in texts):
-        raise ValueError(f"--{flag}={','.join(texts)}: give whole numbers, as 1,8")
+        raise ValueError(f"--{flag}={','.join(texts)}: pass whole numbers, as 1,8")
     return [int(text) for text in texts]
 
 
 def check_some_of(flag: str, given: Sequence[str], known: Collection[str]) -> None:
     """Raise a ValueError if a list of names has one that is not known."""
     if set(given) - set(known):
-        raise ValueError(f"--{flag}={','.join(given)}: give some of {', '.join(known)}")
+        raise ValueError(f"--{flag}={','.join(given)}: pass some of {', '.join(known)}")

@@ -265,7 +265,7 @@ def _check_no_tokens(name: str, data: hj.data.Dataset) -> None:
     if dtype.kind in "iu" and dtype.itemsize > 1:
         raise ValueError(
             f"--model={name}: x of {data.name} are integers ({dtype}), such as tokens: "
-            "give --model=distilbert; if they are quantities, make them floats"
+            "pass --model=distilbert; if they are quantities, make them floats"
         )
 
 
@@ -290,7 +290,7 @@ def _check_same(path: str, name: str, features: Any, found: Any, named: Any) -> 
 
     if shapes(found) != shapes(named):
         raise ValueError(
-            f"--pretrained={path}: the model in it is not --model={name}: give the one "
+            f"--pretrained={path}: the model in it is not --model={name}: pass the one "
             "that it is, or none"
         )
 

@@ -65,11 +65,11 @@ def _check(kind: str) -> None:
         raise ValueError("--schedule=cosine needs --epochs, at which it ends")
     warmup = FLAGS.warmup_epochs
     if warmup and FLAGS.epochs is not None and warmup >= FLAGS.epochs:
-        raise ValueError(f"--warmup_epochs={warmup:g}: give less than --epochs")
+        raise ValueError(f"--warmup_epochs={warmup:g}: pass less than --epochs")
     falls = bounds.numbers("decay_at", FLAGS.decay_at)
     if any(not epoch > warmup for epoch in falls) or falls != sorted(set(falls)):
         raise ValueError(
-            f"--decay_at={','.join(FLAGS.decay_at)}: give rising epochs after the "
+            f"--decay_at={','.join(FLAGS.decay_at)}: pass rising epochs after the "
             f"warm-up's {warmup:g}"
         )
 
