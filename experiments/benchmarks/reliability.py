@@ -13,11 +13,11 @@ faults    every strategy and fault on every kind of machine, as a table (--table
 
 One JSON object on standard output: raw numbers, and as "ratios":
 
-kills/clock/equal    of the killed runs on the clock, how many equal the uninterrupted
-kills/threads/equal  of those on threads, how many replay to the same parameters
-damage/noticed       of all mutations, how many were named or an error
+kills/clock/equal    share of killed runs on the clock that equal the uninterrupted
+kills/threads/equal  share of those on threads that replay to the same parameters
+damage/noticed       share of mutations that were named or raised an error
 overhead             seconds with checkpoints / without
-faults/go_on         of the cells of the table, how many go on as documented
+faults/continue      the share of cells in which the run continues as documented
 """
 
 import json
@@ -97,7 +97,7 @@ def faults(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     cells = [c for row in found.values() for c in row.values()]
     there = [c for c in cells if c != reliability_faults.NOT_THERE]
     good = sum(c == reliability_faults.CONTINUES for c in there)
-    return {"faults": found}, {"faults/go_on": good / max(1, len(there))}
+    return {"faults": found}, {"faults/continue": good / max(1, len(there))}
 
 
 PARTS: dict[str, Callable[[Path], tuple[dict[str, Any], dict[str, Any]]]] = {

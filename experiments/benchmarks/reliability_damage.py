@@ -118,13 +118,13 @@ def _interrupt(run: Callable[..., hj.History], folder: Path) -> None:
 def _outcome(
     run: Callable[..., hj.History], copy: Path, data: Any, newest: Path, whole: list
 ) -> str:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             history = run(copy, data)
         except ValueError as error:
             return "error" if "\n" not in str(error) else "other"
-    named = any(newest.name in str(w.message) for w in told)
+    named = any(newest.name in str(w.message) for w in caught)
     where = [i.checkpoint for i in history.interruptions]
     older = where and where[0] < int(newest.name)
     return "older" if older and named and history.evals == whole else "other"

@@ -68,8 +68,10 @@ def _killed_run(
         after = rng.uniform(0, MOST) if done < kills else None
         status, err = _child(kind, name, seconds, folder, after)
         done += status == -9
-        told = f"{kind} {name}: try {tries}, {done} of {kills} killed, status {status}"
-        print(told, file=sys.stderr)
+        progress = (
+            f"{kind} {name}: try {tries}, {done} of {kills} killed, status {status}"
+        )
+        print(progress, file=sys.stderr)
         if status == 0 and done < kills:  # it ended before: kill another one
             shutil.rmtree(folder / "run", ignore_errors=True)
             status = -9

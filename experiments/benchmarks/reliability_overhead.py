@@ -65,8 +65,8 @@ def overhead(
     for turn in range(turns):
         for name in ("without", "with") if turn % 2 else ("with", "without"):
             shutil.rmtree(folder, ignore_errors=True)
-            kept = hj.Checkpoint(folder, every=every) if name == "with" else None
-            stamps, history = run(rounds * step, kept)
+            checkpoint = hj.Checkpoint(folder, every=every) if name == "with" else None
+            stamps, history = run(rounds * step, checkpoint)
             params = tree.size(history.params)
             # without the final checkpoint, and without compiling
             seconds[name].append(history.host_seconds)

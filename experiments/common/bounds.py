@@ -7,8 +7,8 @@ from absl import flags
 from hetjax.api.argument_checks import MOST_EVALS, MOST_SEEDS
 
 # Bounds that several scripts share: (lowest, highest, reason).
-EVALS = (1, MOST_EVALS, "a run keeps every evaluation")
-SEEDS = (1, MOST_SEEDS, "every seed is a run of its own, and all are kept")
+EVALS = (1, MOST_EVALS, "a run stores every evaluation")
+SEEDS = (1, MOST_SEEDS, "every seed is a separate run, and all are stored")
 SEED = (0, 2**31 - 1, "it is the seed of a random generator")
 HIDDEN = (1, 1_000_000, "the weights of both layers must fit into memory")
 BATCH_SIZE = (1, 1_000_000, "a batch must fit into memory")

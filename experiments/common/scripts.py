@@ -30,7 +30,7 @@ def run(main: Callable[[], int | None]) -> None:
     75 (EX_TEMPFAIL): all runs are checkpointed, so that a queue may start it again. If
     another process of the run has died, that line names it, and the status is 1.
     """
-    # JAX tells, under absl's handler, of every kind of device that is not here, and of
+    # JAX logs, under absl's handler, every kind of device that is missing, and
     # each step of joining the processes
     for name in ("jax._src.xla_bridge", "jax._src.distributed"):
         logging.getLogger(name).setLevel(logging.WARNING)
