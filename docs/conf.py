@@ -1,4 +1,4 @@
-"""How Sphinx builds the documentation: `sphinx-build -W --keep-going docs build/docs`.
+"""The configuration of Sphinx: `sphinx-build -W --keep-going docs build/docs`.
 
 Nothing is fetched, neither while the pages are built nor while they are read: formulas
 are MathML, which browsers show by themselves, and notebooks are shown with the output

@@ -1,1 +1,1 @@
-"""Scripts that use hetjax: its main jobs, the papers, benchmarks."""
+"""Scripts that use hetjax: the main jobs, the papers' claims, and benchmarks."""

@@ -1,4 +1,4 @@
-"""Is the slow worker worth adding? Strategies and workers, ranked by simulation.
+"""Rank strategies and sets of workers, with and without a slow one, by simulation.
 
     python experiments/calibrate.py --cpu_devices=2 --slowdown=cpu:1=3 --out=laptop.json
     python experiments/advise.py --machine=laptop.json --target=0.95

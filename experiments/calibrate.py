@@ -10,7 +10,7 @@ Every device runs local rounds of several batch sizes and numbers of steps, alon
 while the other devices compute. Costs, contention, noise and merge times are fitted to
 these measurements. Pass the file as --machine to the other scripts. Expected: a median
 error of the fit below 15 % for rounds of a few milliseconds on a busy laptop, and less
-for longer rounds. A warning says if the measurements were disturbed: a worse fit, noisy
+for longer rounds. A warning reports disturbed measurements: a worse fit, noisy
 steps, or equal devices that are far apart.
 """
 

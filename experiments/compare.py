@@ -6,19 +6,19 @@
     python experiments/compare.py --data=synthetic_xmc --strategies=adaptive_sgd
     python experiments/compare.py --data=DIR --model=linear --commonest_labels=1000
     python experiments/compare.py --all                             (two minutes)
-    python experiments/compare.py --flagfile=FILE --plan            (what it would take)
+    python experiments/compare.py --flagfile=FILE --plan            (predict the cost)
     python experiments/compare.py --machine=local --cpu_devices=2 --slowdown=cpu:1=3
     python experiments/compare.py --machine=mesh --cpu_devices=4 --workers_per_device=2
     python experiments/compare.py --machine=cluster --local_workers=3
 
 The default trains on scikit-learn's handwritten digits, each at nine positions, on the
-simulated machine v100x3+k80: three equal GPUs and one that needs 3.6 times as long. Why
-these: experiments/README.md. Of each kind of strategy there is one of equal rounds, and
-one that takes account of the workers' speeds. It prints a table and writes
-results.json, results.csv, plots (of batch sizes, where they change), and report.html, a
-page with all of it, to the folder results, or to --out. Every run is kept there, too:
-the same command again does only what is missing. If results holds runs of other
-settings, the folder is results-2, and so on.
+simulated machine v100x3+k80: three equal GPUs and one that is 3.6 times slower;
+experiments/README.md explains this choice. For each kind of strategy there is one with
+equal rounds, and one that takes account of the workers' speeds. It prints a table and
+writes results.json, results.csv, plots (of batch sizes, if they change), and
+report.html, a page with all of these, to the folder results, or to --out. All runs are
+stored there, too: the same command again does only the missing runs. If results holds
+runs of other settings, the folder is results-2, and so on.
 
 DIR holds train.txt[.gz] and test.txt[.gz] in XMC text or multi-label libSVM, or
 train.libsvm and test.libsvm, or images. FILE is libSVM, its test split FILE.t. Image
@@ -26,13 +26,13 @@ data sets by name (mnist, ...) are read from $HETJAX_DATA, or downloaded.
 --data=mine:load is the function load() of the module mine, which returns a
 hetjax.data.Dataset; if its y are numbers instead of classes, the task is regression.
 --model=linear is the baseline to try first on sparse text. Machines of other models
-(v100x4-amazon670k, ...) are scaled to the model in hand by --scale_machine.
+(v100x4-amazon670k, ...) are scaled to the chosen model by --scale_machine.
 With --machine=local the strategies run on this host's own devices, in real seconds, and
 a trace of each run is written to the folder traces in that of the results. With
---machine=mesh all workers run as one program, on devices of one kind; auto takes a mesh
-for the strategies that fit. With --machine=cluster the workers are those of the Ray
-cluster of this machine (`ray start`, or --address), or of one that --local_workers=3
-starts.
+--machine=mesh all workers run as one program, on devices of one kind; auto uses a mesh
+for the strategies that can run on one. With --machine=cluster the workers are those of
+the Ray cluster of this machine (`ray start`, or --address), or of one that
+--local_workers=3 starts.
 """
 
 import functools
@@ -70,7 +70,7 @@ from hetjax.report import RUNS, check_out, write_results
 
 FLAGS = flags.FLAGS
 ENOUGH = 1.02  # times the planned seconds, since step times vary
-# one device; equal rounds, and beside them what takes account of the workers' speeds
+# one device; equal rounds, each followed by a strategy that uses the workers' speeds
 DEFAULT = (
     "sequential_sgd",
     *("sync_sgd", "async_sgd"),
@@ -87,10 +87,10 @@ flags.DEFINE_string(
 flags.DEFINE_list("strategies", list(DEFAULT), "names, separated by commas")
 flags.DEFINE_boolean("all", False, "run every strategy in hetjax.STRATEGIES")
 flags.DEFINE_float(
-    "seconds", 4.0, "virtual seconds of a run; with --epochs, by default enough for it"
+    "seconds", 4.0, "virtual seconds of a run; with --epochs, by default enough"
 )
 flags.DEFINE_boolean(
-    "plan", False, "print what the runs would take, for --epochs or one, and stop"
+    "plan", False, "print the runs' predicted cost, for --epochs or one, and stop"
 )
 flags.DEFINE_integer("num_evals", 50, "evaluations of a run, after the initial one")
 flags.DEFINE_enum(
@@ -109,7 +109,7 @@ flags.DEFINE_string("tune", "common", "one learning rate for all: common; or eac
 flags.DEFINE_float("target", None, "metric to reach; default 97 % of the best")
 flags.DEFINE_string("model", "mlp", "mlp, linear, lenet, resnet20, vgg16, ...")
 flags.DEFINE_integer(
-    "commonest_labels", None, "keep only so many of a data set's sets of labels"
+    "commonest_labels", None, "keep this many labels of a data set with sets of labels"
 )
 flags.DEFINE_boolean(
     "scale_machine",
@@ -124,8 +124,8 @@ flags.DEFINE_float("noise", None, "noise of step times, instead of the machine's
 flags.DEFINE_string(
     "out", None, "folder of the results; default: results, results-2, ..."
 )
-flags.DEFINE_boolean("overwrite", False, "replace what is in --out, or in results")
-flags.DEFINE_string("every", "60s", "when to keep a run in --out: 10min, 5 evals, ...")
+flags.DEFINE_boolean("overwrite", False, "replace the results in --out, or in results")
+flags.DEFINE_string("every", "60s", "when to save a run in --out: 10min, 5 evals, ...")
 flags.DEFINE_integer(
     "first_index", None, "a text's first feature; default: 0 in XMC text, 1 in libSVM"
 )
@@ -223,13 +223,13 @@ def refuse_flags_of_others() -> None:
                 )
     if here and FLAGS.epochs is not None and not FLAGS["seconds"].present:
         raise ValueError(
-            f"--epochs: on --machine={FLAGS.machine} give --seconds, too, after which "
+            f"--epochs: on --machine={FLAGS.machine} pass --seconds, too, after which "
             "a run ends at the latest"
         )
 
 
 def setting() -> tuple[hj.Task, hj.data.Dataset, Any, dict[str, hj.Strategy]]:
-    """Task, data, machine and strategies: what does not depend on the folder."""
+    """Task, data, machine and strategies: all that does not depend on the folder."""
     refuse_flags_of_others()
     if FLAGS.machine == "cluster":
         machine = cluster.machine()
@@ -240,7 +240,7 @@ def setting() -> tuple[hj.Task, hj.data.Dataset, Any, dict[str, hj.Strategy]]:
         machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
     rate = schedules.learning_rate(FLAGS.learning_rate)
     if FLAGS.learning_rates and rate != FLAGS.learning_rate:
-        raise ValueError("--learning_rates chooses constant rates: give no schedule")
+        raise ValueError("--learning_rates chooses constant rates: pass no schedule")
     strategies = build_strategies(names(), FLAGS.set, FLAGS.batch_size, rate)
     data = load_data()
     if FLAGS.dirichlet is not None:
@@ -282,15 +282,15 @@ def _num_bytes(task: hj.Task) -> int:
 def check_plan() -> None:
     """Raise a ValueError unless the flags name runs that can be planned.
 
-    Without --epochs one is assumed, and said.
+    Without --epochs one is assumed, with a message.
     """
     if FLAGS.machine in (*local_devices.MACHINES, "cluster"):
         raise ValueError(
             f"--plan is for a simulated machine, not --machine={FLAGS.machine}; it "
-            "times steps on this host besides"
+            "times steps on this host as well"
         )
     if FLAGS["seconds"].present:
-        raise ValueError("--plan is of all --epochs: give no --seconds, which end runs")
+        raise ValueError("--plan is of all --epochs: pass no --seconds, which end runs")
     if FLAGS.epochs is None:
         FLAGS.epochs = 1.0
         print("--plan without --epochs: of one pass over the data", file=sys.stderr)
@@ -312,7 +312,7 @@ def durations(setting: tuple[Any, ...]) -> float | dict[str, float]:
 def names() -> list[str]:
     """The strategies' names."""
     if FLAGS.all and FLAGS["strategies"].present:
-        raise ValueError("--all and --strategies: give one of them")
+        raise ValueError("--all and --strategies: pass one of them")
     twice = {n for n in FLAGS.strategies if FLAGS.strategies.count(n) > 1}
     if twice:
         raise ValueError(f"--strategies: {', '.join(sorted(twice))} is there twice")
@@ -322,18 +322,18 @@ def names() -> list[str]:
 def check_tuned(results: Path) -> None:
     """Raise an OtherRun if only the runs there, or only these, choose learning rates.
 
-    They are kept under other names, so that `hj.compare` would take both.
+    They are stored under other names, so that `hj.compare` would accept both.
     """
     if not results.exists():
         return
     chosen = json.loads(results.read_text(encoding="utf-8"))["tuning"] is not None
     if chosen != bool(FLAGS.learning_rates):
         how = "chosen" if chosen else "given"
-        raise OtherRun(f"{results} is of {how} learning rates", ": give another --out")
+        raise OtherRun(f"{results} is of {how} learning rates", ": pass another --out")
 
 
 def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[Path]]:
-    """Run what is missing in a folder, print the table, and write the results there.
+    """Do the missing runs of a folder, print the table, and write the results there.
 
     Errors: OtherRun or FileExistsError if it holds other runs, before any run begins;
     OSError if not all could be written, after the table.

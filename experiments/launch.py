@@ -4,12 +4,12 @@
     python experiments/launch.py --processes=2 --devices_per_process=4 -- SCRIPT FLAGS
 
 The script is a path, or the name of one beside this file. Every process runs it with
-the same flags, on its own devices: so many parts of the CPU, or so many GPUs, of which
-process i gets the i-th share. Process 0 prints as if it were alone; the lines of
-process i come on standard error, behind "[i] ". Ctrl-C and SIGTERM are passed on, and
+the same flags, on its own devices: the i-th share of the CPU's parts, or of the GPUs,
+belongs to process i. Process 0 prints as if it were alone; the lines of process i are
+printed on standard error, with the prefix "[i] ". Ctrl-C and SIGTERM are passed on, and
 SIGHUP (a closed terminal) as SIGTERM. If a process fails, the others have --grace
-seconds to end by themselves; then they are stopped. The exit status is the first that
-is not 0, and 128 + the signal's number if a signal ended that process. On several
+seconds to end by themselves; then they are stopped. The exit status is the first
+nonzero one, or 128 + the signal's number if a signal ended that process. On several
 machines, start the script itself once on each, with the variables of
 `hetjax.processes.bootstrap`, or by srun or mpirun.
 """
@@ -48,7 +48,7 @@ def find_script(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port that is free at this time."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]

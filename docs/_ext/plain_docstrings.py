@@ -92,7 +92,7 @@ def _inline(text: str, code: Callable[[str], str], links: dict[str, str]) -> str
         else:
             part = re.sub(r"([*_|\\])", r"\\\1", part)
             parts[k] = _CITATION.sub(lambda found: _linked(found[0], links), part)
-    # markup ends where a letter follows, unless it is told not to
+    # an escape ends markup that a letter follows
     return re.sub(r"(?<=[`])(?=\x00\w)", r"\\ ", "\x00".join(parts)).replace("\x00", "")
 
 

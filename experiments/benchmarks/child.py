@@ -1,4 +1,4 @@
-"""A Python process that prints one JSON object, for so long as there is time."""
+"""A Python process that prints one JSON object within a time limit."""
 
 import json
 import os
@@ -13,7 +13,7 @@ GRACE = 5.0  # [s] for a process to end before it is killed
 
 
 def output_of(arguments: list[str], seconds: float) -> dict[str, Any]:
-    """The JSON object that a Python process prints, or why there is none ("failed").
+    """The JSON object that a Python process prints, or the reason for none ("failed").
 
     It runs in a session of its own, so that its own processes end with it.
     """
@@ -39,7 +39,7 @@ def output_of(arguments: list[str], seconds: float) -> dict[str, Any]:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """End a process that still runs, and whatever it started."""
+    """End a process that still runs, and all processes that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return

@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: what the calls cost, unlike nodes, many nodes.
+"""Workers on a Ray cluster: the cost of calls, heterogeneous nodes, many nodes.
 
     python experiments/benchmarks/cluster.py                        (fifteen minutes)
     python experiments/benchmarks/cluster.py --parts=overhead --megabytes=0.1,1
@@ -8,22 +8,23 @@ overhead   three workers on one machine, as actors and as threads, in turn: mill
            of 0.1 to 100 MB; the bytes that moved, over one model up and one down for
            each worker and merge
 steps      the share of a round in which its step does not run, for steps of 1 ms to 1 s
-           (a worker that is slowed on purpose waits, and leaves the cores alone)
-unlike     three workers, one slowed 4 times: equal rounds, biased_local_sgd and
+           (a worker that is slowed on purpose sleeps, and leaves the cores free)
+heterogeneous
+           three workers, one slowed 4 times: equal rounds, biased_local_sgd and
            adaptive_sgd on the cluster, and on the simulated machine that `calibrate`
            measures there
 many       up to 64 workers with tiny work: arrivals per second, and the seconds of the
            driver's processor for each
 
-It starts clusters of this machine alone. One JSON object on standard output: raw
+It starts clusters on this machine alone. It prints one JSON object: raw
 "medians", and "ratios":
 
 overhead/1MB/round         milliseconds of a round on the cluster / with threads
 overhead/1MB/arrival       milliseconds between arrivals / with threads
 overhead/1MB/bytes         bytes that moved / the least that the algorithm needs
 steps/0.1MB/10ms           share of a round of one step of 10 ms that is overhead
-unlike/NAME/round          seconds of a round, predicted / measured
-unlike/NAME/target         seconds to the target / those of equal rounds
+heterogeneous/NAME/round   seconds of a round, predicted / measured
+heterogeneous/NAME/target  seconds to the target / those of equal rounds
 many/64                    arrivals per second of 64 workers / of 4
 """
 
@@ -34,20 +35,22 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments.benchmarks import cluster_many, cluster_overhead, cluster_unlike
+from experiments.benchmarks import cluster_heterogeneous, cluster_many, cluster_overhead
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("parts", [], "overhead, steps, unlike, many; default: all")
+flags.DEFINE_list("parts", [], "overhead, steps, heterogeneous, many; default: all")
 flags.DEFINE_list("megabytes", ["0.1", "1", "10", "100"], "sizes of models")
 flags.DEFINE_list("step_ms", ["1", "10", "100", "1000"], "of steps: their times [ms]")
 flags.DEFINE_list("workers", ["4", "16", "64"], "of many: their numbers")
 flags.DEFINE_float("seconds", 5.0, "seconds of every turn, at least")
-flags.DEFINE_float("unlike_seconds", 8.0, "of unlike: seconds of every run")
-flags.DEFINE_integer("turns", 3, "turns of each contender; of unlike, seeds")
+flags.DEFINE_float(
+    "heterogeneous_seconds", 8.0, "of heterogeneous: seconds of every run"
+)
+flags.DEFINE_integer("turns", 3, "turns of each contender; of heterogeneous, seeds")
 bounded("seconds", 1e-3, 10**6, "it is a time that passes")
-bounded("unlike_seconds", 1e-3, 10**6, "it is a time that passes")
+bounded("heterogeneous_seconds", 1e-3, 10**6, "it is a time that passes")
 bounded("turns", 1, 1000, "every turn is run")
 Found = tuple[dict[str, Any], dict[str, Any]]  # ratios, medians
 
@@ -76,9 +79,9 @@ def steps() -> Found:
     return ratios, raw
 
 
-def unlike() -> Found:
+def heterogeneous() -> Found:
     """One slowed worker."""
-    return cluster_unlike.measure(FLAGS.unlike_seconds, FLAGS.turns)
+    return cluster_heterogeneous.measure(FLAGS.heterogeneous_seconds, FLAGS.turns)
 
 
 def many() -> Found:
@@ -90,7 +93,7 @@ def many() -> Found:
 PARTS: dict[str, Callable[[], Found]] = {
     "overhead": overhead,
     "steps": steps,
-    "unlike": unlike,
+    "heterogeneous": heterogeneous,
     "many": many,
 }
 

@@ -1,4 +1,4 @@
-"""Many workers with tiny work: what the driver can carry. See `cluster.py`."""
+"""Many workers with tiny rounds: the driver's limit. See `cluster.py`."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ from experiments.benchmarks.cluster_overhead import run_once, setting, strategy
 def measure(
     numbers: list[int], seconds: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arrivals per second of so many workers, and the driver's seconds of each."""
+    """Arrivals per second of `n` workers, and the driver's seconds for each."""
     raw: dict[str, Any] = {}
     task, data = setting(0.01)
     for number in numbers:

@@ -1,4 +1,4 @@
-"""What calls of actors cost beside threads. See `cluster.py`, which runs this."""
+"""The cost of calls of actors, compared with threads. See `cluster.py`."""
 
 from dataclasses import replace
 from statistics import median
@@ -74,11 +74,11 @@ def measure(
 def _moved(
     session: Session, chosen: hj.Strategy, seconds: float, model_bytes: float
 ) -> tuple[float, float]:
-    """Models that went up and down, for each time that a worker merged."""
+    """Models sent and received for each merge of a worker."""
     history = run_once(session, chosen, seconds)
     merged = sum(sum(w.staleness.values()) for w in history.workers)
     up = sum(w.bytes_received for w in history.workers)
-    # the model with which a worker begins is none of a merge
+    # the model with which a worker begins belongs to no merge
     begun = sum(w.updates > 0 for w in history.workers)
     down = sum(w.bytes_sent for w in history.workers) - begun * model_bytes
     return round(up / merged / model_bytes, 3), round(down / merged / model_bytes, 3)
@@ -125,7 +125,7 @@ def _slowed(machine: hj.api.ClusterMachine, slowdown: float) -> hj.api.ClusterMa
 def _step_seconds(
     task: hj.Task, data: hj.data.Dataset, machine: hj.api.ClusterMachine
 ) -> float:
-    """The usual seconds of a step beside the others."""
+    """The usual seconds of a step while the others compute."""
     history = run_once(turns.session(task, data, machine), strategy("round"), 2.0)
     busy = sum(w.busy for w in history.workers)
     return busy / sum(w.updates for w in history.workers)

@@ -4,9 +4,9 @@
     python experiments/benchmarks/cuda.py --parts=mesh_rounds,merges
 
 Parts run one after another, in the order of their importance, each in a process of its
-own: first the tests on CUDA, then the most telling part of each benchmark. After each
-part, what is known is written to the JSON file --out, so that nothing is lost when the
-time is up: then the part that runs is ended, and later ones are left out (all of them
+own: first the tests on CUDA, then the most important part of each benchmark. After each
+part, all results are written to the JSON file --out, so that nothing is lost when the
+time is up: then the running part is ended, and later ones are omitted (all of them
 take a quarter of an hour on an H100). At the end the tables of "On CUDA" (README.md)
 are printed. Peers that are not installed are null.
 
@@ -30,7 +30,7 @@ from experiments.common.bounds import bounded
 FLAGS = flags.FLAGS
 flags.DEFINE_float("minutes", 8.0, "time for all parts")
 flags.DEFINE_list("parts", list(PARTS), "some of the parts; they keep their order")
-flags.DEFINE_string("out", "results/cuda.json", "JSON file of what was found")
+flags.DEFINE_string("out", "results/cuda.json", "JSON file of the results")
 bounded("minutes", 0.1, 10_000, "it is a time that passes")
 
 _ABOUT = """
@@ -51,7 +51,7 @@ def _write(path: Path, found: dict[str, Any]) -> None:
 
 
 def measure(deadline: float, path: Path) -> dict[str, Any]:
-    """Run the parts until the deadline; Ctrl-C leaves those that are done."""
+    """Run the parts until the deadline; Ctrl-C keeps the results of finished parts."""
     about = output_of(["-c", _ABOUT], deadline - time.monotonic())
     if "failed" in about:
         raise ValueError(f"JAX does not start here: {about['failed']}")

@@ -154,7 +154,10 @@ TABLES: dict[str, Row] = {
     "local SGD, replica-steps/s": (
         "model",
         "**hetjax, virtual machine**",
-        *(f"JAX by hand, {variant}" for variant in ("scan", "unrolled", "dispatch")),
+        *(
+            f"hand-written JAX, {variant}"
+            for variant in ("scan", "unrolled", "dispatch")
+        ),
         "FedJAX",
         "DrJAX",
         *("PyTorch, 1 thread", "2 threads"),
@@ -163,14 +166,15 @@ TABLES: dict[str, Row] = {
     ),
     "virtual clock (us of an update)": (
         "job, strategy",
-        *("compiled", "reference player", "by hand: scan", "by hand: dispatch"),
+        *("compiled", "reference player"),
+        *("hand-written: scan", "hand-written: dispatch"),
         *("writing (an event)", "compiled / scan", "reference / compiled"),
     ),
     "many workers": ("", "updates/s, or ratio"),
-    "threads, one worker": ("", "hetjax", "by hand", "added", "added"),
+    "threads, one worker": ("", "hetjax", "hand-written", "added", "added"),
     "mesh (us of a round)": (
         "model, devices",
-        *("mesh", "by hand: batches ready", "by hand: feeding", "threads"),
+        *("mesh", "hand-written: batches ready", "hand-written: feeding", "threads"),
         *("FedJAX", "DrJAX", "mesh / ready (mark 1.10)", "mesh / feeding"),
     ),
     "sparse step (ms)": (
@@ -281,7 +285,7 @@ PARTS: dict[str, Part] = {
 
 
 def measured(name: str, *, tiny: bool, left: float) -> dict[str, Any]:
-    """What a part "found" in the seconds that are left, or why nothing."""
+    """A part's results in the remaining seconds ("found"), or why there are none."""
     if left < FEWEST_SECONDS:
         return {"left_out": "the time was up"}
     part, began = PARTS[name], time.monotonic()
@@ -294,12 +298,12 @@ def measured(name: str, *, tiny: bool, left: float) -> dict[str, Any]:
 
 
 def has_failed(part: dict[str, Any]) -> bool:
-    """Has a part of the file failed, or one of its tests?"""
+    """Whether a part of the file, or one of its tests, has failed."""
     return "failed" in part or bool(part.get("found", {}).get("failures"))
 
 
 def markdown(found: dict[str, Any]) -> str:
-    """The tables of what was found, and what is missing in them."""
+    """The tables of the results, and a list of the missing ones."""
     about = found["about"]
     lines = [f"{about['device']}, JAX {about['jax']}, PyTorch {about['torch']}", ""]
     for table, header in TABLES.items():

@@ -37,7 +37,7 @@ class Counted:
         self.failures: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test once: its call, or what went wrong or was skipped around it."""
+        """Count a test once: its call, or a failure or skip around it."""
         if report.failed:
             self.failures.append(report.nodeid)
         elif report.skipped:

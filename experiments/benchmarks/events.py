@@ -109,7 +109,7 @@ def measure(policy: hj.schedule.Policy, machine: Machine) -> dict[str, float]:
 
 def main() -> None:
     if FLAGS.workers % 4:
-        raise ValueError(f"--workers={FLAGS.workers}: give a multiple of 4")
+        raise ValueError(f"--workers={FLAGS.workers}: pass a multiple of 4")
     machine, policies = make_machine(), make_policies()
     unknown = set(FLAGS.policies) - set(policies)
     if unknown:

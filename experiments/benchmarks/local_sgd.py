@@ -127,7 +127,7 @@ def ratios(name: str, speeds: dict[str, float | None]) -> dict[str, float | None
 def main() -> None:
     unknown = set(FLAGS.models) - set(SETTINGS)
     if unknown or not FLAGS.models:
-        raise ValueError(f"--models={','.join(FLAGS.models)}: give some of mlp, cnn")
+        raise ValueError(f"--models={','.join(FLAGS.models)}: pass some of mlp, cnn")
     speeds = {name: measure(name) for name in FLAGS.models}
     found = {k: v for name in speeds for k, v in ratios(name, speeds[name]).items()}
     result = {

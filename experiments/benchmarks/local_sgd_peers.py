@@ -236,7 +236,7 @@ def drjax_rounds(name: str, data: Any, k: int, t: int, b: int) -> Callable[[], f
 def torch_rounds(
     name: str, data: Any, k: int, t: int, b: int, *, threads: int
 ) -> Callable[[], float]:
-    """PyTorch: one worker after the other, plain SGD in place, the mean by hand."""
+    """PyTorch: one worker after the other, plain SGD in place, and a mean."""
     torch = importlib.import_module("torch")
     nn = torch.nn
 

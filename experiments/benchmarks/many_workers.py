@@ -39,7 +39,7 @@ SEEDS = 5
 FLAGS = flags.FLAGS
 flags.DEFINE_list("workers", ["8", "100"], "numbers of workers")
 flags.DEFINE_integer("runs", 10, "runs that are trained together, with 8 workers")
-flags.DEFINE_integer("updates", 4000, "about as many updates as a run has")
+flags.DEFINE_integer("updates", 4000, "updates of a run, about")
 flags.DEFINE_integer("turns", 3, "measured runs of each contender")
 bounded("runs", 2, 1000, "every run is trained")
 bounded("updates", 1, 10_000_000, "every update is run")
@@ -55,12 +55,12 @@ def machine_of(workers: int, *, alike: bool) -> Machine:
         return equal
     factors = np.exp(SIGMA * np.random.default_rng(0).standard_normal(workers))
     pairs = zip(equal.workers, factors.tolist(), strict=True)
-    unlike = tuple(replace(worker, factor=factor) for worker, factor in pairs)
-    return replace(equal, workers=unlike)
+    mixed = tuple(replace(worker, factor=factor) for worker, factor in pairs)
+    return replace(equal, workers=mixed)
 
 
 def seconds_of(machine: Machine, strategy: hj.Strategy, examples: int) -> float:
-    """The virtual seconds of about as many updates as asked for."""
+    """The virtual seconds of about --updates updates."""
     seconds, updates = 0.0, 0
     clock = SimulatedClock(machine, seed=0)
     for event, _ in hj.decisions(strategy.policy, clock, num_examples=examples):
@@ -113,9 +113,9 @@ def main() -> None:
     contenders: dict[str, Measured] = {}
     for text in FLAGS.workers:
         n = int(bounds.numbers("workers", [text])[0])
-        same, unlike = (machine_of(n, alike=alike) for alike in (True, False))
+        same, mixed = (machine_of(n, alike=alike) for alike in (True, False))
         contenders[f"sync, {n}"] = contender(same, hj.sync_sgd(**settings))
-        contenders[f"async, {n}"] = contender(unlike, hj.async_sgd(**settings))
+        contenders[f"async, {n}"] = contender(mixed, hj.async_sgd(**settings))
         print(f"{n} workers are compiled", file=sys.stderr)
     name = f"async, 8, {FLAGS.runs} runs"
     eight = machine_of(8, alike=True)

@@ -1,4 +1,4 @@
-"""Does something fit into the memory of a device?"""
+"""Whether arrays fit into the memory of a device."""
 
 import os
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ SPARE = 0.1  # of the free memory stays free
 
 
 def misfit(needed: int, devices: Sequence[Any]) -> str:
-    """Why so many bytes on each of the devices do not fit; "" if they do."""
+    """The reason why bytes on each of the devices do not fit; "" if they do."""
     free = _free(devices)
     if needed <= (1 - SPARE) * free:
         return ""
@@ -25,7 +25,7 @@ def _free(devices: Sequence[Any]) -> float:
 
 
 def _free_on_host() -> float:
-    """What the kernel calls available, within the limit of a container [bytes]."""
+    """Available memory by the kernel, within the limit of a container [bytes]."""
     meminfo = Path("/proc/meminfo")
     if not meminfo.exists():  # not Linux: half of all memory
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2

@@ -1,15 +1,15 @@
-"""The mesh: rounds as one program, against the same written by hand.
+"""The mesh: rounds as one program, against hand-written JAX.
 
     python experiments/benchmarks/mesh.py                           (twenty minutes)
     python experiments/benchmarks/mesh.py --parts=rounds --models=mlp64 --turns=3
 
 rounds     8 workers make 8 steps of 32 examples of plain SGD each and are averaged, on
            one device and on all: hetjax's mesh and threads, hand-written JAX whose
-           batches are on the devices already ("by hand"), and that draws, gathers and
+           batches are already on the devices ("ready"), or that draws, gathers and
            sends them for every round ("feeding"), FedJAX and DrJAX (null where not
            installed: pip install 'hetjax[bench]')
 overhead   rounds of 8 steps of 0.1, 1 and 10 ms and a merge, with one worker on one
-           device, against one program of the same steps and merge, called by hand
+           device, against one program of the same steps and merge in a plain loop
 merges     averaging a tuple of 4 and 8 replicas, against copying them; along a mesh,
            with `psum` and gathered
 processes  8 workers on a mesh over 1, 2 and 4 processes on this host
@@ -17,12 +17,12 @@ processes  8 workers on a mesh over 1, 2 and 4 processes on this host
 The contenders of a part take turns; medians are over a turn without its first two
 rounds, and over turns. One JSON object on standard output: raw "medians", and "ratios":
 
-rounds/MODEL/8dev                   seconds of hetjax's mesh / by hand
-rounds/MODEL/8dev/us_above          microseconds of the mesh above by hand
-rounds/MODEL/8dev/over_feeding      seconds of the mesh / by hand, feeding
+rounds/MODEL/8dev                   seconds of hetjax's mesh / hand-written
+rounds/MODEL/8dev/us_above          microseconds of the mesh above hand-written
+rounds/MODEL/8dev/over_feeding      seconds of the mesh / hand-written, feeding
 rounds/MODEL/8dev/over_threads      seconds of the mesh / of hetjax's threads
 rounds/MODEL/1dev/over_best_peer    seconds of the mesh / of FedJAX or DrJAX
-overhead/1ms                        seconds of hetjax's mesh / by hand, minus 1
+overhead/1ms                        seconds of hetjax's mesh / hand-written, minus 1
 merges/8x4M                         bytes per second of merging / of copying
 merges/8dev/4M/psum_over_gathered   seconds of the two merges along a mesh
 processes/16/2                      rounds per second of 2 processes / of 1
@@ -136,7 +136,7 @@ def _check_flags() -> None:
     least = {"floats": mesh_merges.LEAVES, "replicas": 1, "processes": 1, "hidden": 1}
     for flag, lowest in least.items():
         if min(bounds.whole_numbers(flag, getattr(FLAGS, flag))) < lowest:
-            raise ValueError(f"--{flag}: give numbers from {lowest}")
+            raise ValueError(f"--{flag}: pass numbers from {lowest}")
 
 
 def main() -> None:
@@ -145,7 +145,7 @@ def main() -> None:
     devices, parts = jax.devices(), FLAGS.parts or PARTS
     if "rounds" in parts and FLAGS.workers % len(devices):
         raise ValueError(
-            f"--workers={FLAGS.workers}: give a multiple of the {len(devices)} devices"
+            f"--workers={FLAGS.workers}: pass a multiple of the {len(devices)} devices"
         )
     found = {name: PARTS[name]() for name in parts}
     result = {

@@ -31,9 +31,9 @@ MERGES = {
 def measure_tuple(
     replicas: int, floats: int, device: Any, seconds: float, number: int
 ) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """Rates of averaging so many replicas of so many floats, and of copying them."""
+    """Rates of averaging a number of replicas of a size, and of copying them."""
     key = f"merges/{replicas}x{millions(floats)}"
-    # the replicas twice for a copy; the merge's state and its sums besides
+    # the replicas twice for a copy, the merge's state, and its sums
     why = misfit(4 * floats * (2 * replicas + 4), [device])
     if why:
         return {key: None}, {"skipped": why}
@@ -48,7 +48,7 @@ def measure_tuple(
 
 
 def _on_one_device(replicas: int, floats: int, device: Any) -> dict[str, Contender]:
-    """The merge, and what reads and writes the same bytes.
+    """The merge, and two programs that read and write the same bytes.
 
     A copy needs new memory, which a host gets page by page; a product with one is in
     place, as the merge is.

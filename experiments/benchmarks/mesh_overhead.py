@@ -1,8 +1,8 @@
 """Overhead of the loop with one worker on a mesh of one device.
 
-By hand, the steps and the merge that hetjax runs are one donated program, called on
-batches that are ready, without the check for NaN; one round may be queued, as on a
-mesh. See `mesh.py`, which runs this.
+In the hand-written version, the steps and the merge that hetjax runs are one donated
+program, called on batches that are ready, without the check for NaN; one round may be
+queued, as on a mesh. See `mesh.py`, which runs this.
 """
 
 from typing import Any

@@ -34,7 +34,7 @@ def main() -> None:
     devices = jax.devices()
     if FLAGS.workers % len(devices):
         raise ValueError(
-            f"--workers={FLAGS.workers}: give a multiple of the {len(devices)} devices"
+            f"--workers={FLAGS.workers}: pass a multiple of the {len(devices)} devices"
         )
     data = step_times.make_data()
     task = hj.classification(hj.models.mlp(hidden=FLAGS.hidden), data)
@@ -47,7 +47,7 @@ def main() -> None:
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     floats = sum(leaf.size for leaf in jax.tree.leaves(shapes))
     merges = turns.by_hand(mesh_merges.along_axis("psum", floats, devices))
-    # so many merges, not seconds: all processes must make equally many
+    # a number of merges, not seconds: all processes must do equally many
     contenders = {"rounds": rounds, "merges": lambda seconds: merges(0.0)}
     found = turns.in_turn(contenders, FLAGS.seconds, FLAGS.turns, "mesh_process")
     result = {

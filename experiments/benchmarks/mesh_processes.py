@@ -18,12 +18,12 @@ LONGEST = 1800  # [s]
 def measure(
     processes: int, hidden: int, workers: int, seconds: float, number: int
 ) -> dict[str, Any]:
-    """What `mesh_process.py` prints in so many processes, or why it failed."""
+    """The output of `mesh_process.py` in `n` processes, or why it failed."""
     sizes = [f"--hidden={hidden}", f"--workers={workers}"]
     command = [str(SCRIPT), *sizes, f"--seconds={seconds}", f"--turns={number}"]
     if processes > 1:  # one process needs no launcher
         command = [str(LAUNCH), f"--processes={processes}", "--", *command]
-    # what the script writes on standard error is shown
+    # the script's standard error is shown
     process = subprocess.Popen(
         [sys.executable, *command], stdout=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""Rounds of local SGD: hetjax's mesh and threads, JAX by hand, FedJAX and DrJAX.
+"""Rounds of local SGD: hetjax's mesh and threads, hand-written JAX, FedJAX and DrJAX.
 
 See `mesh.py`, which runs this.
 """
@@ -13,8 +13,8 @@ import jax
 
 import hetjax as hj
 from experiments.benchmarks import local_sgd_peers as peers
-from experiments.benchmarks import mesh_by_hand, turns
-from experiments.benchmarks.mesh_by_hand import Setting
+from experiments.benchmarks import mesh_manual, turns
+from experiments.benchmarks.mesh_manual import Setting
 from experiments.benchmarks.turns import Contender
 from hetjax.api.session import Session
 
@@ -33,8 +33,8 @@ def measure(
     ratios, raw = {}, {}
     for count in sorted({1, len(jax.devices())}):
         devices, key = jax.devices()[:count], f"{model}/{count}dev"
-        variants = mesh_by_hand.variants_for(name, devices, setting)
-        by_hand = partial(mesh_by_hand.contender, name, data, setting, devices)
+        variants = mesh_manual.variants_for(name, devices, setting)
+        by_hand = partial(mesh_manual.contender, name, data, setting, devices)
         contenders = {f"by_hand_{v}": by_hand(v) for v in variants}
         contenders |= {f"feeding_{v}": by_hand(v, feeds=True) for v in variants}
         contenders |= _hetjax(session, setting, devices)
@@ -86,9 +86,9 @@ def _peers(name: str, data: hj.data.Dataset, setting: Setting) -> dict[str, Cont
 
 
 def _ratios(key: str, found: Mapping[str, list[float]]) -> dict[str, float | None]:
-    """hetjax's mesh over the best program by hand, and over hetjax's threads.
+    """hetjax's mesh over the best hand-written program, and over hetjax's threads.
 
-    By hand, batches are ready on the devices ("by_hand") or sent round by round.
+    Its batches are ready on the devices ("by_hand") or sent round by round.
     """
     ours, by_hand = found["mesh"], found[turns.fastest(found, "by_hand")]
     feeding = found[turns.fastest(found, "feeding")]

@@ -1,4 +1,4 @@
-"""Images/s (sequences/s) of a training step of the heavy models, beside PyTorch's.
+"""Images/s (sequences/s) of a training step of the large models, and of PyTorch's.
 
     python experiments/benchmarks/models.py                          (15 minutes)
     python experiments/benchmarks/models.py --models=resnet50 --dtype=bfloat16
@@ -81,7 +81,7 @@ def example(case: Case, size: int) -> tuple[np.ndarray, np.ndarray]:
 def compiled(
     case: Case, size: int, dtype: str, remat: bool
 ) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:
-    """A worker's program of one step, and what it is called with."""
+    """A worker's program of one step, and its arguments."""
     x, y = example(case, size)
     data = hj.data.from_arrays((x, y), (x, y), num_classes=case.classes)
     task = hj.classification(case.make(dtype=dtype, remat=remat), data)
@@ -110,7 +110,7 @@ def ours(
 
 
 def measured(name: str) -> dict[str, Any]:
-    """Examples/s of all contenders of a model, and what else is known of its step."""
+    """Examples/s of all contenders of a model, and other figures of its step."""
     case = CASES[name]
     size = FLAGS.batch_size or case.batch
     program, arguments = compiled(case, size, FLAGS.dtype, remat=False)

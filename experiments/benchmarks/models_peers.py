@@ -1,4 +1,4 @@
-"""The heavy models in PyTorch: from `transformers` where it has them, or written here.
+"""The large models in PyTorch: from `transformers` where it has them, or written here.
 
 All weights are random; nothing is downloaded.
 """
@@ -54,7 +54,7 @@ def step(
 
 
 def _labels(classes: int) -> dict[int, str]:
-    """The names of so many classes, from which a configuration takes their number."""
+    """Names of `n` classes, from which a configuration infers their number."""
     return {k: str(k) for k in range(classes)}
 
 

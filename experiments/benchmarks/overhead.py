@@ -1,13 +1,13 @@
-"""Overhead of the loop: real runs against the same programs called by hand.
+"""Overhead of the loop: real runs against the same programs in a plain loop.
 
     python experiments/benchmarks/overhead.py                          (four minutes)
 
 There is one worker on one device, so that no overhead hides behind another worker's
 steps. A round is 8 steps of about 0.1, 1 or 10 ms (the width of an MLP is chosen to
-match), then a merge. "By hand" means the same compiled steps and merge, called in a
-loop on batches that are ready. For asynchronous strategies the overhead is the seconds
-per arrival beyond those of a step and a merge by hand. The two contenders take turns;
-medians are over a turn without its first two rounds, and over turns.
+match), then a merge. "Hand-written" means the same compiled steps and merge, called in
+a loop on batches that are ready. For asynchronous strategies the overhead is the
+seconds per arrival beyond those of a hand-written step and merge. The two contenders
+take turns; medians are over a turn without its first two rounds, and over turns.
 
 One JSON object on standard output: "ratios" with "rounds/0.1ms" ... (hetjax over by
 hand, minus 1), "arrival_us", and the raw medians. Targets: 0.10, 0.03 and 0.01; 150 us.
@@ -92,7 +92,7 @@ def compare(
     device: Any,
     local_steps: int,
 ) -> tuple[float, float, float]:
-    """Seconds per round (or arrival) of hetjax and by hand, and their ratio minus 1."""
+    """Seconds per round (or arrival), hetjax's and hand-written; the ratio minus 1."""
     machine = hj.local_machine([device], step_mode="dispatch")
     job = step_times.job_of(task, data, strategy, device)
     contenders = {

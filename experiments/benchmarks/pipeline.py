@@ -1,14 +1,14 @@
 """Images/s from files to a device, and of the augmentations in a step.
 
     python experiments/benchmarks/pipeline.py                        (three minutes)
-    python experiments/benchmarks/pipeline.py --images=4000 --parts=decode,feed,keep
+    python experiments/benchmarks/pipeline.py --images=4000 --parts=decode,feed,run
 
 - decode: the first pass over JPEGs of 500 x 375 pixels, which decodes and resizes them
   to 256 pixels, and the second start, which maps its result.
 - feed: batches of 64 drawn at random from the mapped images, sent to the device.
-- keep: a real run whose step sleeps for a millisecond per image, as long as a device of
-  1,000 images/s would compute, and crops the centre. The same steps, one by one and
-  without a run around them, say how many images/s the device can take.
+- run: a real run whose step sleeps for a millisecond per image, as long as a device of
+  1,000 images/s would compute, and crops the center. The same steps alone, one by one,
+  show how many images/s the device can take.
 - augment: each pipeline of experiments/common/pipelines.py, compiled, on this device.
 """
 
@@ -39,7 +39,7 @@ from hetjax.runtimes.real.step_timer import StepTimer
 from hetjax.tasks import augment
 
 FLAGS = flags.FLAGS
-PARTS = ("decode", "feed", "keep", "augment")
+PARTS = ("decode", "feed", "run", "augment")
 RATE, BATCH = 1000, 64  # images/s of the device in question; images of a step
 SHAPES = {"uint8": (256, 256, 3), "float32": (32, 32, 3)}  # as the readers give them
 
@@ -107,7 +107,7 @@ def feed(data: hj.data.Dataset) -> dict[str, float]:
     return {"feed_images_per_s": BATCH * _per_second(one)}
 
 
-def keep(data: hj.data.Dataset) -> dict[str, float]:
+def run(data: hj.data.Dataset) -> dict[str, float]:
     """Images/s of a run on a device that needs a millisecond for an image."""
 
     def wait(first: np.ndarray) -> np.ndarray:
@@ -138,7 +138,7 @@ def keep(data: hj.data.Dataset) -> dict[str, float]:
     timer = StepTimer(StepSettings.of(strategy), job)
     alone = median(timer.seconds(jax.devices()[0], BATCH, shortest=FLAGS.seconds))
     return {
-        "keep_images_per_s": worker.examples / history.duration,
+        "run_images_per_s": worker.examples / history.duration,
         "step_images_per_s": BATCH / alone,
     }
 
@@ -182,11 +182,11 @@ def main() -> None:
             data, times = decode(root)
             result |= times if "decode" in FLAGS.parts else {}
             result |= feed(data) if "feed" in FLAGS.parts else {}
-            result |= keep(data) if "keep" in FLAGS.parts else {}
+            result |= run(data) if "run" in FLAGS.parts else {}
     if "augment" in FLAGS.parts:
         result["augment_images_per_s"] = augmented()
-    kept = result.get("keep_images_per_s")
-    busy = None if kept is None else kept / result["step_images_per_s"]
+    measured = result.get("run_images_per_s")
+    busy = None if measured is None else measured / result["step_images_per_s"]
     ratios = {"device_busy": busy}
     result["device"] = jax.devices()[0].device_kind
     print(json.dumps({"ratios": ratios, **result}, indent=1))

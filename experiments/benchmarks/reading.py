@@ -5,7 +5,7 @@
 Rows of 76 features with six decimals and 5 labels, of 135,909 and 670,091. One JSON
 object on standard output: megabytes of text per second of processor time (of all
 threads) and of the clock, and peak memory over that of the arrays; the seconds of a
-first start, which keeps a parsed copy, and of a second one. Every reading is a process
+first start, which caches a parsed copy, and of a second one. Every reading is a process
 of its own, after its imports, of files that are in the system's cache.
 """
 

@@ -25,7 +25,7 @@ def by_sklearn(folder: Path) -> list[Any]:
 
 
 def peak() -> int | None:
-    """The most memory that this process has had [bytes]; None where it is not known."""
+    """The peak memory of this process [bytes]; None if it is not known."""
     status = Path("/proc/self/status")
     if not status.exists():
         return None

@@ -7,17 +7,17 @@ kills     runs of five strategies, killed with SIGKILL at random moments and sta
           again; on the virtual clock they must equal an uninterrupted run, on threads
           the trace must replay to the same parameters
 damage    checkpoints with truncated, changed and missing files, of another version, or
-          of other data: the one before is taken, or the call is an error
+          of other data: the one before is used, or the call raises an error
 overhead  a run with 100M parameters, with a checkpoint a minute and without
 faults    every strategy and fault on every kind of machine, as a table (--table=FILE)
 
 One JSON object on standard output: raw numbers, and as "ratios":
 
-kills/clock/equal    of the killed runs on the clock, how many equal the uninterrupted
-kills/threads/equal  of those on threads, how many replay to the same parameters
-damage/noticed       of all mutations, how many were named or an error
+kills/clock/equal    share of killed runs on the clock that equal the uninterrupted
+kills/threads/equal  share of those on threads that replay to the same parameters
+damage/noticed       share of mutations that were named or raised an error
 overhead             seconds with checkpoints / without
-faults/go_on         of the cells of the table, how many go on as documented
+faults/continue      the share of cells in which the run continues as documented
 """
 
 import json
@@ -96,8 +96,8 @@ def faults(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         Path(FLAGS.table).write_text(reliability_faults.table(found))
     cells = [c for row in found.values() for c in row.values()]
     there = [c for c in cells if c != reliability_faults.NOT_THERE]
-    good = sum(c == reliability_faults.GOES_ON for c in there)
-    return {"faults": found}, {"faults/go_on": good / max(1, len(there))}
+    good = sum(c == reliability_faults.CONTINUES for c in there)
+    return {"faults": found}, {"faults/continue": good / max(1, len(there))}
 
 
 PARTS: dict[str, Callable[[Path], tuple[dict[str, Any], dict[str, Any]]]] = {

@@ -1,4 +1,4 @@
-"""Damaged checkpoints: what a run makes of a folder in which something is broken."""
+"""Damaged checkpoints: the behavior of runs with a damaged folder."""
 
 import json
 import shutil
@@ -33,13 +33,13 @@ def remove(file: Path, rng: np.random.Generator) -> None:
 
 
 def say_another_version(file: Path, rng: np.random.Generator) -> None:
-    """The whole checkpoint says so, with the right checksums."""
+    """Change the whole checkpoint consistently, with the right checksums."""
     folder = next(p for p in file.parents if (p / checkpoint_files.MANIFEST).exists())
     set_version(folder, int(rng.integers(2, 99)))
 
 
 def set_version(folder: Path, version: int) -> None:
-    """Let a checkpoint say another version, with the right checksums."""
+    """Change a checkpoint's version, with the right checksums."""
     state = folder / checkpoint_files.STATE
     content = json.loads(state.read_text())
     state.write_text(json.dumps({**content, "version": version}))
@@ -57,9 +57,9 @@ MUTATIONS: dict[str, Callable[[Path, np.random.Generator], None]] = {
 
 
 def mutations(number: int, folder: Path, seed: int) -> dict[str, Any]:
-    """Damage a folder of two checkpoints `number` times; count what a call makes of it.
+    """Damage a folder of two checkpoints `number` times; count the outcomes of a call.
 
-    "older": the checkpoint before was taken, the damaged file named, and the result was
+    "older": the earlier checkpoint was used, the damaged file named, and the result was
     equal; "error": one line, nothing trained; "other": anything else.
     """
     data = hj.data.digits()
@@ -118,13 +118,13 @@ def _interrupt(run: Callable[..., hj.History], folder: Path) -> None:
 def _outcome(
     run: Callable[..., hj.History], copy: Path, data: Any, newest: Path, whole: list
 ) -> str:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             history = run(copy, data)
         except ValueError as error:
             return "error" if "\n" not in str(error) else "other"
-    named = any(newest.name in str(w.message) for w in told)
+    named = any(newest.name in str(w.message) for w in caught)
     where = [i.checkpoint for i in history.interruptions]
     older = where and where[0] < int(newest.name)
     return "older" if older and named and history.evals == whole else "other"

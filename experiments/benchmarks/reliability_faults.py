@@ -1,14 +1,14 @@
-"""The fault matrix: what every strategy makes of every fault, on every kind of machine.
+"""The fault matrix: every strategy with every fault, on every kind of machine.
 
 killed   a worker is lost at a third of the run, as scripted
 hung     its thread does not answer for seconds (real workers), and then does
 slowed   its steps take five times as long from a third of the run on
 NaN      one step in fifty of any worker gives a gradient of NaN (on_nan="reset")
-joins    it takes part from a third of the run on: scripted; on a mesh the run goes on
-         from a checkpoint with one worker more
-leaves   the run goes on from a checkpoint with one worker less (real workers)
+joins    it takes part from a third of the run on: scripted; on a mesh the run
+         resumes from a checkpoint with one worker more
+leaves   the run resumes from a checkpoint with one worker less (real workers)
 
-A run "goes on" if it reaches its end with finite parameters and merges after the fault.
+A run "continues" if it reaches its end with finite parameters and later merges.
 """
 
 import dataclasses
@@ -32,13 +32,13 @@ FAULTS = ("killed", "hung", "slowed", "NaN", "joins", "leaves")
 MACHINES = ("clock", "threads", "mesh")
 SECONDS = {"clock": 0.6, "threads": 1.5, "mesh": 1.0}  # of a run
 HUNG = 4.5  # [s] of a run in which a thread hangs
-GOES_ON, NOT_THERE = "goes on", "-"
+CONTINUES, NOT_THERE = "continues", "-"
 
 
 def matrix(
     strategies: Sequence[str], machines: Sequence[str], folder: Path
 ) -> dict[str, dict[str, str]]:
-    """{"machine/strategy": {fault: what came of it}}."""
+    """{"machine/strategy": {fault: outcome}}."""
     found: dict[str, dict[str, str]] = {}
     for machine in machines:
         for name in strategies:
@@ -50,10 +50,10 @@ def matrix(
 
 ABOUT = """# Every strategy and every fault
 
-What every strategy makes of every fault, on every kind of machine. This file is written
-by `python experiments/benchmarks/reliability.py --parts=faults --table=FILE`.
+The outcome of every fault for every strategy, on every kind of machine. This file is
+written by `python experiments/benchmarks/reliability.py --parts=faults --table=FILE`.
 
-A run "goes on" if it reaches its end, with finite parameters, with merges after the
+A run "continues" if it reaches its end, with finite parameters, with merges after the
 fault, and with the fault in its history. "-": there is no such thing. Three workers; on
 threads and on a mesh these are CPU devices of one process.
 
@@ -61,16 +61,16 @@ threads and on a mesh these are CPU devices of one process.
 - hung: its thread does not answer for 3 s, and then does
 - slowed: its steps take five times as long from a third of the run on
 - NaN: one step in fifty of any worker has gradients of NaN (`on_nan="reset"`)
-- joins: it takes part from a third of the run on (on a mesh, the run goes on from a
+- joins: it takes part from a third of the run on (on a mesh, the run resumes from a
   checkpoint with one worker more)
-- leaves: the run goes on from a checkpoint with one worker less (`hier_sgd` with a root
+- leaves: the run resumes from a checkpoint with one worker less (`hier_sgd` with a root
   alone, since its levels name the numbers of workers)
 
 """
 
 
 def table(found: dict[str, dict[str, str]]) -> str:
-    """The matrix in Markdown, with what it means."""
+    """The matrix in Markdown, with its legend."""
     lines = [
         "| machine | strategy | " + " | ".join(FAULTS) + " |",
         "|" + "---|" * (2 + len(FAULTS)),
@@ -120,7 +120,7 @@ def problem(fault: str) -> tuple[hj.Task, hj.data.Dataset]:
 
 
 def _verdict(history: hj.History, after: float, wanted: str = "") -> str:
-    """Did the run go on after the fault, and was it noticed?"""
+    """Whether the run continued after the fault, and the fault was noticed."""
     leaves = jax.tree.leaves(history.params)
     finite = all(np.isfinite(np.asarray(x)).all() for x in leaves)
     if history.stopped:
@@ -130,10 +130,10 @@ def _verdict(history: hj.History, after: float, wanted: str = "") -> str:
     if not history.merge_times or history.merge_times[-1] <= after:
         return "stands still"
     what = {e.what for e in history.events} | {"nan" for w in history.workers if w.nans}
-    idle = any(w.idle for w in history.workers)  # nobody noticed, since it had no work
+    idle = any(w.idle for w in history.workers)  # unnoticed, since it had no work
     if wanted and wanted not in what and not idle:
-        return f"goes on, but no worker {wanted}"
-    return GOES_ON
+        return f"continues, but no worker {wanted}"
+    return CONTINUES
 
 
 _WANTED = {"killed": "lost", "hung": "lost", "slowed": "slow", "joins": "joined"}
@@ -151,7 +151,7 @@ def _faults(fault: str, worker: str, when: float) -> tuple[ScriptedFault, ...]:
 
 def _on_clock(name: str, fault: str, folder: Path) -> str:
     if fault in ("hung", "leaves"):
-        return NOT_THERE  # nothing hangs on the virtual clock; who leaves was killed
+        return NOT_THERE  # nothing hangs on the virtual clock; to leave is to be killed
     seconds = SECONDS["clock"]
     machine = hj.machine.preset("uniform:3")
     worker = machine.workers[1].name
@@ -229,7 +229,7 @@ def _on_mesh(name: str, fault: str, folder: Path) -> str:
 def _with_others(
     name: str, folder: Path, *, placement: str, before: int, after: int
 ) -> str:
-    """A run that is interrupted, and goes on with another number of workers."""
+    """A run that is interrupted, and resumes with another number of workers."""
     seconds, path = SECONDS[placement], folder / "others"
     shutil.rmtree(path, ignore_errors=True)
 

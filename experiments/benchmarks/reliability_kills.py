@@ -1,8 +1,8 @@
 """Runs that are killed with SIGKILL at random moments, and started again.
 
 Each run is a process of its own (this module): it trains with a checkpoint folder, and
-writes what it found when it is over. The parent kills it a random time after it began
-to train, until it has been killed often enough; then it may end.
+writes its results when it is complete. The parent kills it a random time after it
+began to train, until the number of kills is reached; then it may end.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ EVERY = "0.1s"  # of checkpoints
 
 
 class Killed(NamedTuple):
-    """What became of one run."""
+    """The outcome of one run."""
 
     strategy: str
     kills: int
-    lost: bool  # did it never end, or end with an error?
+    lost: bool  # whether it never ended, or ended with an error
     equal: bool  # simulated: as the uninterrupted run; real: its replay is equal
     why: str
 
@@ -43,7 +43,7 @@ def killed_runs(
 ) -> list[Killed]:
     """Kill runs of these strategies `kills` times in all; `kind` is clock or threads.
 
-    Two runs at a time, of so many `seconds` of their clocks.
+    Two runs at a time, each of `seconds` of its clock.
     """
     each = [kills // len(strategies)] * len(strategies)
     each[0] += kills - sum(each)
@@ -68,9 +68,11 @@ def _killed_run(
         after = rng.uniform(0, MOST) if done < kills else None
         status, err = _child(kind, name, seconds, folder, after)
         done += status == -9
-        told = f"{kind} {name}: try {tries}, {done} of {kills} killed, status {status}"
-        print(told, file=sys.stderr)
-        if status == 0 and done < kills:  # it was over sooner: kill another one
+        progress = (
+            f"{kind} {name}: try {tries}, {done} of {kills} killed, status {status}"
+        )
+        print(progress, file=sys.stderr)
+        if status == 0 and done < kills:  # it ended before: kill another one
             shutil.rmtree(folder / "run", ignore_errors=True)
             status = -9
     if status != 0:
@@ -94,7 +96,7 @@ def _child(
     after: float | None,
     whole: bool = False,
 ) -> tuple[int, str]:
-    """Run a process; kill it so many seconds after it began. Returns (status, err)."""
+    """Run a process; kill it a time after it began [s]. Returns (status, err)."""
     command = [sys.executable, "-m", __name__, kind, name, str(seconds), str(folder)]
     environment = {**os.environ, "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "")}
     cache = folder.parent / "compiled"
@@ -158,7 +160,7 @@ def main(kind: str, name: str, seconds: str, folder: str, whole: str = "") -> No
 
 
 def _found(history: Any) -> dict[str, Any]:
-    """All that a run measured, and the bits of its parameters."""
+    """Everything that a run measured, and the bits of its parameters."""
     import jax
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""What checkpoints cost a run with a large model."""
+"""The cost of checkpoints for a run with a large model."""
 
 import math
 import shutil
@@ -19,7 +19,7 @@ def overhead(
 ) -> dict[str, Any]:
     """Wall-clock seconds of the same run with checkpoints / without, in turns.
 
-    An MLP of so many million parameters, two simulated workers, local SGD of 4 steps
+    An MLP of `millions` of parameters, two simulated workers, local SGD of 4 steps
     with momentum; the virtual seconds are chosen such that a run takes about `minutes`.
     The first checkpoint of a run takes longer, since the memory for copies is new:
     "later" is the ratio from the second evaluation of five on.
@@ -55,7 +55,7 @@ def overhead(
     step = 4 * machine.workers[0].seconds(32, 0, 0)
     run(step, None)  # compiles
     number, first = 5, run(step, None)[0][-1]
-    enough = min(10.0, 20 * minutes)  # [s] that tell how long a round takes
+    enough = min(10.0, 20 * minutes)  # [s], to measure a round
     while (more := run(number * step, None)[0][-1] - first) < enough:
         number *= 5
     rounds = max(5, round(60 * minutes * number / more))
@@ -65,10 +65,10 @@ def overhead(
     for turn in range(turns):
         for name in ("without", "with") if turn % 2 else ("with", "without"):
             shutil.rmtree(folder, ignore_errors=True)
-            kept = hj.Checkpoint(folder, every=every) if name == "with" else None
-            stamps, history = run(rounds * step, kept)
+            checkpoint = hj.Checkpoint(folder, every=every) if name == "with" else None
+            stamps, history = run(rounds * step, checkpoint)
             params = tree.size(history.params)
-            # without the end that is kept, and without compiling
+            # without the final checkpoint, and without compiling
             seconds[name].append(history.host_seconds)
             later[name].append(stamps[4] - stamps[1])
             print(f"turn {turn + 1}: {name} {seconds[name][-1]:.1f} s", file=sys.stderr)

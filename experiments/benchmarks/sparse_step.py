@@ -46,15 +46,15 @@ TURN = 0.5  # [s] of steps that a timing needs, if it has not all batches
 flags.register_validator(
     "labels",
     lambda texts: all(t.isdigit() and 0 < int(t) < 2**31 for t in texts),
-    "give whole numbers of at least 1",
+    "pass whole numbers of at least 1",
 )
 flags.register_validator(
     "contenders",
     lambda names: {"chunked"} <= set(names) <= set(contenders.CONTENDERS),
-    f"give chunked, and some of {', '.join(contenders.CONTENDERS)}",
+    f"pass chunked, and some of {', '.join(contenders.CONTENDERS)}",
 )
 flags.register_validator(
-    "ids", lambda names: set(names) <= {"zipf", "uniform"}, "give zipf, uniform or both"
+    "ids", lambda names: set(names) <= {"zipf", "uniform"}, "pass zipf, uniform or both"
 )
 
 
@@ -85,7 +85,7 @@ def median_seconds(steps: dict[str, Callable | None]) -> dict[str, float | None]
 
 
 def memory_of(name: str, ids: str, labels: int) -> dict[str, float] | None:
-    """What one contender needs, measured in its own process."""
+    """The memory that one contender needs, measured in its own process."""
     given = ["features", "batch", "nonzeros", "batches", "seed"]
     own = [f"--{flag}={FLAGS[flag].value}" for flag in given]
     done = subprocess.run(

@@ -36,7 +36,7 @@ flags.DEFINE_integer("nonzeros", 76, "non-zeros of an example")
 flags.DEFINE_integer("batches", 8, "different batches, taken in turn")
 flags.DEFINE_integer("seed", 0, "seed of the data")
 bounded("batch", *bounds.BATCH_SIZE)
-bounded("batches", 1, 10_000, "all batches are kept in memory")
+bounded("batches", 1, 10_000, "all batches are held in memory")
 bounded("seed", *bounds.SEED)
 HIDDEN, LEARNING_RATE = 128, 0.1
 NEVER = 10**9  # steps until SLIDE's tables are rebuilt
@@ -50,7 +50,7 @@ flags.register_multi_flags_validator(
     "an example cannot have more non-zeros than there are features",
 )
 
-Step = Callable[[int], Any]  # step(i) on batch i; what it returns can be waited for
+Step = Callable[[int], Any]  # step(i) on batch i; its return value can be waited for
 
 
 def make_data(ids: str, labels: int) -> hj.data.Dataset:
@@ -182,7 +182,7 @@ CONTENDERS: dict[str, Callable[[hj.data.Dataset], Step | None]] = {
 
 
 def rebuilds(steps: int) -> int:
-    """How often SLIDE's tables are rebuilt in so many steps from the start."""
+    """The number of rebuilds of SLIDE's tables in the first steps."""
     number, due = 0, float(_SLIDE_EVERY)
     while due <= steps:
         number += 1
@@ -203,7 +203,7 @@ def rebuild_seconds(data: hj.data.Dataset) -> float:
 def memory(name: str, ids: str, labels: int) -> dict[str, float] | None:
     """MB that a step needs beside parameters, state and input, and the ratio of both.
 
-    None where the contender is missing, or the system does not tell.
+    None if the contender is missing, or the system does not report it.
     """
     data = make_data(ids, labels)
     status = Path("/proc/self/status")
@@ -212,7 +212,7 @@ def memory(name: str, ids: str, labels: int) -> dict[str, float] | None:
         return None
     jax.block_until_ready(run(0))  # compiles
     gc.collect()
-    time.sleep(0.5)  # memory is given back
+    time.sleep(0.5)  # memory is released
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     for i in range(2):
@@ -230,7 +230,7 @@ def memory(name: str, ids: str, labels: int) -> dict[str, float] | None:
 
 
 def _status(field: str) -> int:
-    """A field of this process' status [bytes]."""
+    """A field of this process's status [bytes]."""
     text = Path("/proc/self/status").read_text()
     fields = dict(line.split(":", 1) for line in text.splitlines())
     return 1024 * int(fields[field].split()[0])

@@ -30,7 +30,7 @@ def milliseconds(texts: Sequence[str]) -> list[float]:
     """The step times [ms] of --step_ms."""
     wanted = bounds.numbers("step_ms", texts)
     if not all(1e-3 <= ms <= 1e4 for ms in wanted):  # NaN is refused
-        raise ValueError(f"--step_ms={','.join(texts)}: give 0.001 to 10,000")
+        raise ValueError(f"--step_ms={','.join(texts)}: pass 0.001 to 10,000")
     return wanted
 
 

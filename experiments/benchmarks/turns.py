@@ -26,8 +26,8 @@ LONGEST = 1000.0  # [s] of a turn: longer ones hold no rounds at all
 def usual_gap(times: Sequence[float], window: int = WINDOW) -> float:
     """Median seconds between successive times, without the first two (cold caches).
 
-    Each is a mean over `window` rounds, if there are so many: of rounds that queue, the
-    host sees some ends late.
+    Each is a mean over `window` rounds, if there are that many, since the host sees the
+    ends of some queued rounds with a delay.
     """
     rest = times[2:] if len(times) > 3 else times
     width = min(window, len(rest) - 1)
@@ -36,10 +36,10 @@ def usual_gap(times: Sequence[float], window: int = WINDOW) -> float:
 
 
 def by_hand(one_round: Callable[[int], Any], *, ahead: int = 0) -> Contender:
-    """The contender that calls one_round(number) and waits for what it returns.
+    """The contender that calls one_round(number) and waits for its return value.
 
-    `ahead` rounds may be queued behind the one that runs; what a round returns must
-    then not be donated to the next.
+    `ahead` rounds may be queued behind the running one; the return value of a round
+    must then not be donated to the next.
     """
 
     def run(seconds: float) -> list[float]:

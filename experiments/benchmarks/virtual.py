@@ -1,4 +1,4 @@
-"""Host time of an update on the virtual clock: both players, and by hand.
+"""Host time of an update on the virtual clock: both players, and hand-written.
 
     python experiments/benchmarks/virtual.py                         (three minutes)
     python experiments/benchmarks/virtual.py --jobs=digits --strategies=async_sgd
@@ -43,7 +43,7 @@ import numpy as np
 from absl import flags
 
 import hetjax as hj
-from experiments.benchmarks import local_sgd_peers, turns, virtual_by_hand
+from experiments.benchmarks import local_sgd_peers, turns, virtual_manual
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded, check_some_of
 from hetjax import tree
@@ -59,11 +59,11 @@ STRATEGIES = (
 )
 BY_HAND = ("async_sgd", "local_sgd")
 BATCH, LEARNING_RATE = 32, 0.3  # those of compare.py
-REPEATS = 5  # of a run by hand within a turn, since it takes a few hundredths of 1 s
+REPEATS = 5  # of a hand-written run within a turn: one takes a few hundredths of 1 s
 EVENTS = 20_000  # of a tape that is written alone
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("turns", 3, "measured runs of each contender")
-flags.DEFINE_integer("updates", 2000, "about as many updates as a run has")
+flags.DEFINE_integer("updates", 2000, "updates of a run, about")
 flags.DEFINE_list("strategies", list(STRATEGIES), "some of the strategies")
 flags.DEFINE_list("jobs", ["digits", "digits64"], "some of the jobs")
 flags.DEFINE_list("grid", [], "numbers of learning rates that are trained together")
@@ -81,7 +81,7 @@ class Job(NamedTuple):
     model: Any
     local_steps: int  # of local_sgd
     levels: tuple[int, ...]  # of hier_sgd
-    sizes: tuple[int, ...] = ()  # of an MLP that is also written by hand
+    sizes: tuple[int, ...] = ()  # of an MLP with hand-written contenders
     rate: float = LEARNING_RATE
 
     def strategy(self, name: str) -> hj.Strategy:
@@ -145,7 +145,7 @@ JOBS = {  # on 64 workers, 2,000 updates would be a single round of 32 steps
 
 
 class Setting(NamedTuple):
-    """What the runs of a job have in common."""
+    """The common settings of a job's runs."""
 
     job: Job
     task: hj.Task
@@ -195,10 +195,10 @@ def players(setting: Setting, name: str) -> tuple[dict[str, Measured], hj.Histor
 
 
 def by_hand(setting: Setting, name: str, history: hj.History) -> dict[str, Measured]:
-    """Both contenders by hand, with the arrivals or the rounds of hetjax's run."""
+    """Both hand-written contenders, with the arrivals or rounds of hetjax's run."""
     job, data = setting.job, setting.data
     workers = [worker.name for worker in hj.machine.preset(job.machine).workers]
-    start = virtual_by_hand.Start(
+    start = virtual_manual.Start(
         local_sgd_peers.mlp_init(jax.random.key(0), job.sizes),
         data.train,
         len(workers),
@@ -214,10 +214,10 @@ def by_hand(setting: Setting, name: str, history: hj.History) -> dict[str, Measu
     rows = rng.integers(len(data.train), size=(*shape, BATCH), dtype=np.int32)
     if name == "async_sgd":
         order = np.array(arrived, np.int32)
-        contenders = virtual_by_hand.async_sgd(start, order, rows)
+        contenders = virtual_manual.async_sgd(start, order, rows)
     else:
-        contenders = virtual_by_hand.local_sgd(start, rows)
-    virtual_by_hand.check_equal(contenders)
+        contenders = virtual_manual.local_sgd(start, rows)
+    virtual_manual.check_equal(contenders)
 
     def timed(train: Callable[[], Any]) -> Measured:
         def once() -> float:
@@ -231,7 +231,7 @@ def by_hand(setting: Setting, name: str, history: hj.History) -> dict[str, Measu
 
 
 def writing(setting: Setting, name: str) -> Measured:
-    """The seconds of an event of a tape that nobody plays."""
+    """The seconds of an event of a tape without a player."""
     strategy, machine = (
         setting.job.strategy(name),
         hj.machine.preset(setting.job.machine),
@@ -247,7 +247,7 @@ def writing(setting: Setting, name: str) -> Measured:
 
 
 def grid(setting: Setting, number: int) -> Measured:
-    """The seconds of an update of runs of `async_sgd` with as many learning rates."""
+    """The seconds of an update of runs of `async_sgd`, one for each learning rate."""
     strategy, seconds = setting.job.strategy("async_sgd"), setting.seconds("async_sgd")
     session = Session(
         setting.task,
@@ -310,7 +310,7 @@ def microseconds(found: dict[str, list[float]]) -> dict[str, float]:
 
 
 def ratios(of: dict[str, list[float]]) -> dict[str, float]:
-    """What is compared of a strategy, or of the grids."""
+    """The compared contenders of a strategy, or of the grids."""
     pairs = {
         "compiled / scan": ("compiled", "scan"),
         "reference / compiled": ("reference", "compiled"),

@@ -6,9 +6,9 @@ from absl import flags
 
 from hetjax.api.argument_checks import MOST_EVALS, MOST_SEEDS
 
-# Bounds that several scripts share: (lowest, highest, why).
-EVALS = (1, MOST_EVALS, "a run keeps every evaluation")
-SEEDS = (1, MOST_SEEDS, "every seed is a run of its own, and all are kept")
+# Bounds that several scripts share: (lowest, highest, reason).
+EVALS = (1, MOST_EVALS, "a run stores every evaluation")
+SEEDS = (1, MOST_SEEDS, "every seed is a separate run, and all are stored")
 SEED = (0, 2**31 - 1, "it is the seed of a random generator")
 HIDDEN = (1, 1_000_000, "the weights of both layers must fit into memory")
 BATCH_SIZE = (1, 1_000_000, "a batch must fit into memory")
@@ -24,12 +24,12 @@ def bounded(name: str, lowest: float, highest: float, why: str) -> None:
     flags.register_validator(
         name,
         lambda value: value is None or lowest <= value <= highest,  # NaN is refused
-        f"give a number from {lowest:,} to {highest:,}: {why}",
+        f"pass a number from {lowest:,} to {highest:,}: {why}",
     )
 
 
 def bounded_list(name: str, lowest: float, highest: float, why: str) -> None:
-    """Refuse a list flag with anything but numbers in [lowest, highest]."""
+    """Refuse a list flag unless it has only numbers in [lowest, highest]."""
 
     def right(texts: Sequence[str]) -> bool:
         try:
@@ -37,7 +37,7 @@ def bounded_list(name: str, lowest: float, highest: float, why: str) -> None:
         except ValueError:
             return False
 
-    message = f"give numbers from {lowest:,} to {highest:,}: {why}"
+    message = f"pass numbers from {lowest:,} to {highest:,}: {why}"
     flags.register_validator(name, right, message)
 
 
@@ -51,7 +51,7 @@ def numbers(flag: str, texts: Iterable[str]) -> list[float]:
 
 
 def named_numbers(flag: str, texts: Iterable[str], form: str) -> dict[str, float]:
-    """The numbers by name of a list flag; a ValueError says how they are written."""
+    """The named numbers of a list flag; a ValueError explains their format."""
     found = {}
     for text in texts:
         name, _, number = text.rpartition("=")
@@ -66,11 +66,11 @@ def whole_numbers(flag: str, texts: Iterable[str]) -> list[int]:
     """The whole numbers of a list flag, at least one; a ValueError names the flag."""
     texts = list(texts)
     if not texts or not all(text.strip().isdecimal() for text in texts):
-        raise ValueError(f"--{flag}={','.join(texts)}: give whole numbers, as 1,8")
+        raise ValueError(f"--{flag}={','.join(texts)}: pass whole numbers, as 1,8")
     return [int(text) for text in texts]
 
 
 def check_some_of(flag: str, given: Sequence[str], known: Collection[str]) -> None:
     """Raise a ValueError if a list of names has one that is not known."""
     if set(given) - set(known):
-        raise ValueError(f"--{flag}={','.join(given)}: give some of {', '.join(known)}")
+        raise ValueError(f"--{flag}={','.join(given)}: pass some of {', '.join(known)}")

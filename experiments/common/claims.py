@@ -77,8 +77,8 @@ def main(
 
     With --quick, claims that need training get no verdict. The sections in `by_clock`
     train nothing, so --quick does not change them. `before_training` is called before
-    the first section, unless none trains: it refuses what no run could use, such as
-    --data that is not there, while nothing is done yet.
+    the first section, unless none trains: it raises errors that would stop every run,
+    such as missing --data, before anything is done.
     """
     path = Path(FLAGS.out) / "claims.json"
     if is_first() and path.exists() and not FLAGS.overwrite:
@@ -156,7 +156,7 @@ def picture(
     try:
         if is_first():
             write_whole(path, lambda p: figure.savefig(p, format="png", dpi=120))
-    except OSError as error:  # the claims after it are worth more than a figure
+    except OSError as error:  # later claims are worth more than a figure
         ours = f"not written: {error}"
     return Claim(id_, what, paper, ours, "", OWN, setting)
 
@@ -167,9 +167,9 @@ def seeds() -> range:
 
 
 def compare(*arguments: Any, **settings: Any) -> hj.Comparison:
-    """`hj.compare`, as the flags say, to its end, or a KeyboardInterrupt.
+    """Run `hj.compare` to its end with the flags' settings, or a KeyboardInterrupt.
 
-    No claim can be made of the runs of some seeds or strategies.
+    No claim is made from the runs of only some seeds or strategies.
     """
     comparison = hj.compare(*arguments, **settings, **player_flags.settings())
     if comparison.interrupted:
@@ -180,8 +180,8 @@ def compare(*arguments: Any, **settings: Any) -> hj.Comparison:
 def bests(comparison: hj.Comparison, strategy: str) -> list[float]:
     """The best metric of every seed's run, as the papers report it.
 
-    Not the final one, by which `hj.compare` chooses learning rates: a paper's figure of
-    a run that falls again is of its highest point. Seconds to a target are those of
+    `hj.compare` chooses learning rates by the final metric instead, but for a run that
+    falls again a paper reports the highest point. Seconds to a target are those of
     `History.seconds_to`, of a target that is held.
     """
     return [history.best() for history in comparison.of(strategy)]
@@ -214,7 +214,7 @@ def by_fit(fits: bool, otherwise: str) -> str:
 
 
 def by_gain(larger: list[float], smaller: list[float], paper: float | str) -> str:
-    """The verdict on a gain above 1: is it about as large as the paper's?
+    """The verdict on a gain above 1: whether it is about as large as the paper's.
 
     There is a gain if every seed of `larger` is ahead of every seed of `smaller`. The
     gain is the ratio of the medians. It matches the paper's if gain - 1 is 0.5 to 1.5
@@ -239,7 +239,7 @@ def by_gain(larger: list[float], smaller: list[float], paper: float | str) -> st
 
 
 def by_construction(verdict: str) -> str:
-    """The verdict on a result that the setting was chosen to give."""
+    """The verdict on a result that the setting was chosen to produce."""
     return f"{verdict} (met by construction)" if verdict == REPRODUCED else verdict
 
 

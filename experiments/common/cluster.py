@@ -12,12 +12,12 @@ flags.DEFINE_string(
     "address", "auto", "--machine=cluster: of a Ray cluster; auto: that of this machine"
 )
 flags.DEFINE_integer(
-    "local_workers", None, "--machine=cluster: start one on this machine, of so many"
+    "local_workers", None, "--machine=cluster: workers of a new cluster on this machine"
 )
 flags.DEFINE_list(
     "resources",
     [],
-    "--machine=cluster: what a worker takes of its node, as CPU=4,GPU=1",
+    "--machine=cluster: resources of a worker on its node, as CPU=4,GPU=1",
 )
 flags.DEFINE_integer("joiners", 0, "--machine=cluster: workers that may join a run")
 bounded("local_workers", 1, 1024, "every worker is a process")

@@ -1,4 +1,4 @@
-"""Data of the shapes of public data sets, which take no memory: for plans of runs.
+"""Data with the shapes of public data sets, which take no memory: for plans of runs.
 
 All examples are the same, so nothing can be learned from them.
 """
@@ -11,7 +11,7 @@ import hetjax as hj
 
 
 class Shape(NamedTuple):
-    """Sizes of a data set, and what its inputs are."""
+    """Sizes of a data set, and the type of its inputs."""
 
     train: int
     test: int
@@ -33,10 +33,10 @@ SHAPES = {
 
 
 class Repeated:
-    """[N, ...] of which all rows are one, and are made when they are read."""
+    """An array [N, ...] of equal rows, each created when it is read."""
 
     def __init__(self, row: np.ndarray, number: int):
-        """So many times this row."""
+        """`n` times this row."""
         self._row = row
         self.shape, self.dtype = (number, *row.shape), row.dtype
         self.ndim = len(self.shape)
@@ -50,7 +50,7 @@ class Repeated:
 
 
 def like(name: str) -> hj.data.Dataset:
-    """A data set of this one's sizes; tokens are 1, so that none is padding."""
+    """A data set of these sizes; tokens are 1, so that none is padding."""
     shape = SHAPES[name]
     row = np.ones(shape.x, shape.dtype)
 

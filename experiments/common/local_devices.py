@@ -1,4 +1,4 @@
-"""Devices of this host from flags: as real workers, or to simulate workers on."""
+"""Devices of this host from flags: for real workers, or to simulate workers on."""
 
 import jax
 from absl import flags
@@ -26,7 +26,7 @@ bounded("workers_per_device", *DEVICES)
 
 
 def divide_cpu() -> None:
-    """Divide the CPU as --cpu_devices says. Call this before JAX lists devices."""
+    """Divide the CPU into --cpu_devices. Call this before JAX lists devices."""
     if FLAGS.cpu_devices is not None:
         jax.config.update("jax_num_cpu_devices", FLAGS.cpu_devices)
 

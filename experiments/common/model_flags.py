@@ -1,4 +1,4 @@
-"""How the scripts' models compute and what is done to their inputs, from flags."""
+"""Flags for the precision of the scripts' models and the pipelines of their inputs."""
 
 from absl import flags
 
@@ -7,13 +7,13 @@ from experiments.common.pipelines import PIPELINES
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum(
-    "pipeline", "none", list(PIPELINES), "augmentation and normalisation of images"
+    "pipeline", "none", list(PIPELINES), "augmentation and normalization of images"
 )
 flags.DEFINE_enum(
     "dtype",
     None,
     ["float32", "bfloat16"],
-    "what layers compute in; parameters are float32",
+    "the type that layers compute in; parameters are float32",
 )
 flags.DEFINE_boolean("remat", False, "compute activations twice, to save memory")
 flags.DEFINE_string(
@@ -22,5 +22,5 @@ flags.DEFINE_string(
 
 
 def inputs() -> Inputs:
-    """What the flags say."""
+    """The settings of the flags."""
     return Inputs(FLAGS.pipeline, FLAGS.dtype, FLAGS.remat, FLAGS.pretrained)

@@ -1,4 +1,4 @@
-"""What --data and --model name: data sets, models, and the task that fits the data."""
+"""Data sets and models by name (--data, --model), and the task that fits the data."""
 
 import importlib
 import inspect
@@ -72,11 +72,11 @@ _LIBSVM = ("{}.libsvm", "{}.libsvm.gz")
 def load(
     name: str, *, first_index: int | None = None, pretrained: str | None = None
 ) -> hj.data.Dataset:
-    """The data that --data names; a ValueError says what is wrong with the name.
+    """The data that --data names; a ValueError explains a wrong name.
 
     - one of `NAMED`
-    - "module:function": what the function returns, which takes no arguments; the module
-      may lie in the current folder
+    - "module:function": the return value of a function without arguments; the module
+      may be in the current folder
     - a libSVM file, one class per row, beside the test split FILE.t: `read_libsvm`
     - a folder, or one in $HETJAX_DATA: train.libsvm and test.libsvm (`read_libsvm`),
       images as MNIST's, CIFAR's or Tiny ImageNet's files, or in train/ and val/ with a
@@ -154,7 +154,7 @@ def _test_of(train: Path) -> Path:
 
 
 def _returned(name: str) -> hj.data.Dataset:
-    """What the function "module:function" returns; its own errors are not changed."""
+    """Call the function "module:function"; its own errors are not changed."""
     module, _, function = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -187,7 +187,7 @@ def _returned(name: str) -> hj.data.Dataset:
 
 
 class Inputs(NamedTuple):
-    """How a task's model computes, and what is done to its inputs before."""
+    """The precision of a task's model, and the pipeline of its inputs."""
 
     pipeline: str = "none"  # one of `pipelines.PIPELINES`
     dtype: str | None = None  # of the layers; None: float32
@@ -239,7 +239,7 @@ def model(
         if not isinstance(data.num_features, int):
             raise ValueError(
                 f"x of {data.name} are several arrays, which no model of the scripts "
-                "takes: write a script with a model of your own"
+                "takes: write a script with a custom model"
             )
         _check_no_tokens(name, data)
         make = hj.models.sparse_mlp if data.sparse else hj.models.mlp
@@ -265,7 +265,7 @@ def _check_no_tokens(name: str, data: hj.data.Dataset) -> None:
     if dtype.kind in "iu" and dtype.itemsize > 1:
         raise ValueError(
             f"--model={name}: x of {data.name} are integers ({dtype}), such as tokens: "
-            "give --model=distilbert; if they are quantities, make them floats"
+            "pass --model=distilbert; if they are quantities, make them floats"
         )
 
 
@@ -290,7 +290,7 @@ def _check_same(path: str, name: str, features: Any, found: Any, named: Any) -> 
 
     if shapes(found) != shapes(named):
         raise ValueError(
-            f"--pretrained={path}: the model in it is not --model={name}: give the one "
+            f"--pretrained={path}: the model in it is not --model={name}: pass the one "
             "that it is, or none"
         )
 

@@ -1,4 +1,4 @@
-"""Where a script writes its results: --out, or the first folder that fits."""
+"""The folder of a script's results: --out, or the first folder that fits."""
 
 import itertools
 import sys
@@ -31,7 +31,7 @@ def in_folder(out: str | None, work: Callable[[Path], _Result]) -> _Result:
 
 
 def _why(folder: Path, error: Exception) -> str:
-    """Why a folder does not fit."""
+    """The reason why a folder does not fit."""
     if isinstance(error, OtherRun):
         return error.what
     return f"{folder} holds the results of other runs"

@@ -1,4 +1,4 @@
-"""What is done to inputs before a model sees them, as in the papers, by name.
+"""The papers' transforms of inputs before the model, by name.
 
 Images are float32 in the data's own scale: 0..1 from the CIFAR readers, 0..255 from the
 readers of folders. Every pipeline is for one of the two.
@@ -18,7 +18,7 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Pipeline(NamedTuple):
-    """The arguments of `hetjax.classification` that are about inputs."""
+    """The arguments of `hetjax.classification` that transform inputs."""
 
     augment: Transform | None = None
     normalize: Transform | None = None
@@ -43,7 +43,7 @@ def _crossbow_cifar() -> Pipeline:
 
 
 def _imagenet() -> Pipeline:
-    """Random resized crops and flips; in evaluation the centre."""
+    """Random resized crops and flips; in evaluation the center."""
     changes = augment.chain(augment.random_resized_crop(224), augment.flip())
     return Pipeline(changes, augment.chain(augment.center_crop(224), _bytes(IMAGENET)))
 

@@ -1,4 +1,4 @@
-"""How the scripts' simulated runs are played, from flags."""
+"""The player of the scripts' simulated runs, from flags."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ flags.DEFINE_enum(
     "compiled",
     "auto",
     list(COMPILED),
-    "are simulated runs compiled? auto: where that is faster; false: step by step",
+    "whether simulated runs are compiled; auto: if it is faster; false: step by step",
     case_sensitive=False,
 )
 flags.DEFINE_enum(
@@ -22,7 +22,7 @@ flags.DEFINE_enum(
 flags.DEFINE_integer(
     "schedule_seed",
     None,
-    "one seed for when things happen in all simulated runs, which are then played "
+    "one seed for the schedule of all simulated runs, which are then played "
     "together; default: each run's own",
 )
 bounded("schedule_seed", *SEED)
@@ -30,7 +30,7 @@ NAMES = ("compiled", "data_on", "schedule_seed")
 
 
 def settings() -> dict[str, Any]:
-    """What the flags say, as arguments of `hj.compare` and `hj.train`."""
+    """The flags as arguments of `hj.compare` and `hj.train`."""
     return {
         "compiled": COMPILED[FLAGS.compiled],
         "data_on": FLAGS.data_on,

@@ -16,7 +16,7 @@ flags.DEFINE_float(
 flags.DEFINE_enum(
     "schedule", "constant", ["constant", "steps", "cosine"], "of the learning rate"
 )
-flags.DEFINE_float("warmup_epochs", 0.0, "the rate grows from 0 for so many epochs")
+flags.DEFINE_float("warmup_epochs", 0.0, "epochs in which the rate grows from 0")
 flags.DEFINE_list("decay_at", [], "--schedule=steps: epochs at which the rate falls")
 flags.DEFINE_float("decay_by", 0.1, "--schedule=steps: factor of each fall")
 bounded("epochs", 1e-6, 1_000_000, "every epoch is trained")
@@ -65,17 +65,17 @@ def _check(kind: str) -> None:
         raise ValueError("--schedule=cosine needs --epochs, at which it ends")
     warmup = FLAGS.warmup_epochs
     if warmup and FLAGS.epochs is not None and warmup >= FLAGS.epochs:
-        raise ValueError(f"--warmup_epochs={warmup:g}: give less than --epochs")
+        raise ValueError(f"--warmup_epochs={warmup:g}: pass less than --epochs")
     falls = bounds.numbers("decay_at", FLAGS.decay_at)
     if any(not epoch > warmup for epoch in falls) or falls != sorted(set(falls)):
         raise ValueError(
-            f"--decay_at={','.join(FLAGS.decay_at)}: give rising epochs after the "
+            f"--decay_at={','.join(FLAGS.decay_at)}: pass rising epochs after the "
             f"warm-up's {warmup:g}"
         )
 
 
 def _note_late(falls: list[float]) -> None:
-    """Say which falls never come, as of a paper's settings tried for fewer epochs."""
+    """Report falls that never come, as when a paper's settings run for fewer epochs."""
     late = [epoch for epoch in falls if FLAGS.epochs and epoch >= FLAGS.epochs]
     if late:
         print(

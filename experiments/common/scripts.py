@@ -1,4 +1,4 @@
-"""How every script starts and ends: user errors are one line, with exit status 2.
+"""Start and end of every script: user errors are one line, with exit status 2.
 
 A script may be one of several processes (see launch.py): process 0 alone prints to
 standard output, and whatever ends one process ends all of them.
@@ -16,9 +16,9 @@ from absl import app, flags
 from hetjax.engine.interruption import raise_between_programs
 from hetjax.processes import agreement, lifecycle
 
-# names that other tools have for flags; absl finds those that are spelled alike
+# other tools' names of flags; absl itself suggests names with similar spelling
 _MEANT = {"lr": "learning_rate", "lrs": "learning_rates", "bs": "batch_size"}
-# sent by queues before a job's time is over; the same command goes on where it was
+# sent by queues before a job's time is over; the same command resumes
 _AGAIN = ("SIGTERM", "SIGUSR1")
 
 
@@ -27,10 +27,10 @@ def run(main: Callable[[], int | None]) -> None:
 
     Errors that a user can make (ValueError, OSError, a wrong flag) are reported in one
     line on standard error, with status 2. Ctrl-C is status 130, SIGTERM and SIGUSR1 are
-    75 (EX_TEMPFAIL): what was done is kept, so that a queue may start it again. If
+    75 (EX_TEMPFAIL): all runs are checkpointed, so that a queue may start it again. If
     another process of the run has died, that line names it, and the status is 1.
     """
-    # JAX tells, under absl's handler, of every kind of device that is not here, and of
+    # JAX logs, under absl's handler, every kind of device that is missing, and
     # each step of joining the processes
     for name in ("jax._src.xla_bridge", "jax._src.distributed"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -68,7 +68,7 @@ def _guarded(main: Callable[[], int | None], argv: list[str]) -> None:
 
 
 def _is_no_orbax_detail(record: logging.LogRecord) -> bool:
-    """Orbax tells of each array that it writes."""
+    """Silence Orbax's message for each array that it writes."""
     return record.levelno >= logging.WARNING or "orbax" not in record.pathname
 
 
@@ -86,7 +86,7 @@ def _flags_of_all() -> str:
 def _leave_output_to_first() -> None:
     """Let process 0 alone print to standard output, and only what the script prints.
 
-    What libraries write there (gloo tells of its connections) goes to standard error.
+    Libraries' output there (gloo reports its connections) goes to standard error.
     """
     sys.stdout.flush()
     output = os.dup(1) if agreement.is_first() else os.open(os.devnull, os.O_WRONLY)

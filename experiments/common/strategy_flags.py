@@ -53,7 +53,7 @@ def _build(
 
 
 def _is_of_file_for_others(assignment: str, chosen: dict[str, Any]) -> bool:
-    """Does a flag file, and not the command itself, set something of another one?"""
+    """Whether a flag file, not the command itself, sets another strategy's setting."""
     name = assignment.partition(".")[0]
     typed = any(argument.endswith(assignment) for argument in sys.argv[1:])
     return name in hj.STRATEGIES and name not in chosen and not typed
@@ -100,7 +100,7 @@ def _value(assignment: str, text: str, hint: Any) -> Any:
 
 
 def _takes_tuples(hint: Any) -> bool:
-    """Is a sequence among an annotation's types, such as a number for each level?"""
+    """Whether an annotation has a sequence type, such as a number for each level."""
     parts = (hint, *typing.get_args(hint))
     return any(typing.get_origin(part) in (Sequence, tuple) for part in parts)
 

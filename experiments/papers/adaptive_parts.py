@@ -1,6 +1,6 @@
-"""What each part of Adaptive SGD gives: sections of `adaptive_sgd.py`.
+"""The contribution of each part of Adaptive SGD: sections of `adaptive_sgd.py`.
 
-The paper has no such claims; SLIDE on a CPU is its outermost rival.
+The paper makes no such claims, except on its rival SLIDE on a CPU.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from experiments.papers.adaptive_regime import PAPER, WORKERS, component, settin
 
 
 def components_section() -> Iterator[Claim]:
-    """What each part of Adaptive SGD gives, at each variant's own learning rate."""
+    """The contribution of each part, at each variant's own learning rate."""
     comparison = regime.of_components()
     rates = regime.chosen(comparison)
 
@@ -55,7 +55,7 @@ def components_section() -> Iterator[Claim]:
 
 
 def outcome(comparison: hj.Comparison, one: str, other: str) -> str:
-    """Is one ahead of the other in accuracy, and in time?"""
+    """The comparison of two variants in accuracy and in time."""
     accuracy = claims.ahead(*(claims.bests(comparison, n) for n in (one, other)))
     times = [
         [h.seconds_to(comparison.target) for h in comparison.of(name)]
@@ -100,7 +100,7 @@ def recommended_section() -> Iterator[Claim]:
 
 
 def dispatch(comparison: hj.Comparison, plain: str) -> Claim:
-    """Dynamic dispatch alone: the seconds in which the same examples are done."""
+    """Dynamic dispatch alone: the seconds for the same number of examples."""
     ratios = []
     for own, elastic in zip(
         comparison.of(plain), comparison.of("elastic, gamma 0"), strict=True

@@ -23,7 +23,7 @@ from hetjax.machine import like_amazon670k
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("data", "bibtex", named_data.HELP)
-flags.DEFINE_integer("labels", None, "cut the data to so many commonest labels")
+flags.DEFINE_integer("labels", None, "restrict the data to this many common labels")
 flags.DEFINE_integer("hidden", 128, "hidden units")
 flags.DEFINE_integer(
     "batch_size", None, "b_max; by default 100 of them are a fifth of an epoch"
@@ -33,7 +33,7 @@ flags.DEFINE_integer("num_evals", 80, "evaluations of a run")
 flags.DEFINE_integer(
     "eval_examples", None, "test examples of an evaluation; by default all"
 )
-flags.DEFINE_string("runs", None, "where runs are kept; by default runs in --out")
+flags.DEFINE_string("runs", None, "where runs are stored; by default runs in --out")
 flags.DEFINE_list(
     "learning_rates", ["0.001", "0.01", "0.1", "1", "10"], "to choose from, at b_max"
 )
@@ -179,7 +179,7 @@ def compared(
     rates: tuple[float, ...] = (),
     output: str = "auto",
 ) -> hj.Comparison:
-    """The runs of these strategies, kept in --runs under the name: done only once."""
+    """The runs of these strategies, stored in --runs under the name: done only once."""
     return claims.compare(
         task(output),
         data(),
@@ -212,7 +212,7 @@ def at_adaptives_rate() -> hj.Comparison:
 
 @cache
 def of_rivals(workers: int) -> hj.Comparison:
-    """The rivals on so many GPUs, at the rates that were chosen on four."""
+    """The rivals on a number of GPUs, at the rates that were chosen on four."""
     if workers == 4:
         return tuned(FLAGS.tune)
     strategies = at(rivals(), chosen(tuned(FLAGS.tune)))
@@ -257,7 +257,7 @@ def of_slide() -> hj.Comparison:
 
 
 def machine_of(workers: int) -> str:
-    """The name of the machine with so many GPUs."""
+    """The name of the machine with a number of GPUs."""
     return f"v100x{workers}-amazon670k"
 
 
@@ -268,7 +268,7 @@ def chosen(comparison: hj.Comparison) -> dict[str, float]:
 
 
 def place(workers: int) -> str:
-    """What is behind every claim."""
+    """The settings of every claim."""
     return (
         f"{data().name}, {machine_of(workers)} scaled, b_max {batch_size()}, "
         f"{seconds():g} s, {len(claims.seeds())} seeds"
@@ -276,7 +276,7 @@ def place(workers: int) -> str:
 
 
 def setting(workers: int, learning_rate: str = "") -> str:
-    """What is behind a claim on the paper's strategies, at the rate of --tune."""
+    """The settings of a claim on the paper's strategies, at the rate of --tune."""
     rate = learning_rate or f"{FLAGS.tune} learning rate"
     gamma, delta = FLAGS.merge_momentum, FLAGS.delta
     return f"{place(workers)}, {rate}, gamma {gamma:g}, delta {delta:g}"

@@ -12,7 +12,7 @@ The paper's sparse MLP with 128 hidden units on extreme-classification data (--q
 synthetic), on 4, 2 and 1 heterogeneous V100s, in the proportions of the paper's own
 setting: see `adaptive_regime`. Learning rates are powers of ten, chosen on a held-out
 tenth of the training data: one for all (--tune=common, the paper's protocol) or each
-its own. Runs are kept in --runs, so that the same command goes on where it was stopped
+its own. Runs are stored in --runs, so that the same command resumes where it stopped
 (with --overwrite for claims.json), and both protocols share them.
 """
 

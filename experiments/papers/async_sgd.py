@@ -6,7 +6,7 @@
 
 MagmaDNN's MLP 784-512-256-10 on MNIST (--quick: an MLP on the digits), batches of
 32 for any number of workers, learning rate 0.001, momentum 0.99 as an EMA of gradients.
-`magma_threads.py` says how the machine's times were measured, and what needs the lock.
+`magma_threads.py` describes how the machine's times were measured, and its lock.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Does batch-size scaling settle? A simulation without model, data or training.
+"""Whether batch-size scaling settles: a simulation without model, data or training.
 
     python experiments/papers/batch_scaling.py                      (a second)
     python experiments/papers/batch_scaling.py --machine=v100x2 --plot=sizes.png
@@ -46,7 +46,7 @@ bounded("batches", 1, 10_000, "every batch is an event of the clock")
 bounded("mega_batches", 1, 10_000, "every mega-batch is a line of the table")
 bounded("scale_every", 1, 10_000, "it is a number of mega-batches")
 bounded("beta", 0, 10**9, "it multiplies a number of updates")
-bounded("nonzeros", 0, 10**9, "an example has so many at most")
+bounded("nonzeros", 0, 10**9, "an example has at most this many")
 bounded("noise", 0, 100, "it is the sigma of a lognormal")
 bounded("seed", *bounds.SEED)
 Table = list[mega_batches.MegaBatch]

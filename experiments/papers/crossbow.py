@@ -185,7 +185,7 @@ def gain_claim(
 
 
 def rivals_section() -> Iterator[Claim]:
-    """Figure 15: how much sooner SMA reaches the target."""
+    """Figure 15: SMA's lead in time to the target."""
     papers = {
         "hogwild": {1: 1.8, 8: 1.5},
         "ea-sgd": {1: 1.1, 8: 1.4},
@@ -238,7 +238,7 @@ def restart_section() -> Iterator[Claim]:
 
 
 def tau_section() -> Iterator[Claim]:
-    """Figure 17: rare synchronisation is faster per step, but slower to the target."""
+    """Figure 17: rare synchronization is faster per step, but slower to the target."""
     gpus, learners = 8, 2
     first = found("sma", gpus, learners)
     for tau in (2, 3, 4):

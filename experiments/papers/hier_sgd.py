@@ -4,8 +4,8 @@
     HETJAX_DATA=DIR python experiments/papers/hier_sgd.py           (40 minutes)
     python experiments/papers/hier_sgd.py --quick                   (two minutes)
 
-Times come from the virtual clock alone: `minsky_times.py` says how step times and links
-were set. Accuracy is trained: an MLP with 128 hidden units on Fashion-MNIST (--quick:
+Times come from the virtual clock alone: `minsky_times.py` explains the step times and
+links. Accuracy is trained: an MLP with 128 hidden units on Fashion-MNIST (--quick:
 digits).
 """
 
@@ -133,7 +133,7 @@ def gap_section() -> Iterator[Claim]:
 
 
 def gap_verdict(gap: float, low: float, high: float, behind: int) -> str:
-    """The verdict: is the gap in the paper's range, and on its side of zero?
+    """The verdict: whether the gap is in the paper's range, and on its side of zero.
 
     `behind` is 1 if HierSGD is worse in every seed, -1 if it is better in every seed,
     else 0. A range around zero means "similar", and has no side.

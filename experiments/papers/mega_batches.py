@@ -9,7 +9,7 @@ from hetjax.machine import Arrival, SimulatedClock
 
 
 class MegaBatch(NamedTuple):
-    """What each worker did in one mega-batch."""
+    """The work of each worker in one mega-batch."""
 
     updates: tuple[int, ...]
     sizes: tuple[float, ...]  # [examples] of the last batch

@@ -172,7 +172,7 @@ def rivals_time_section() -> Iterator[Claim]:
 
 
 def server_verdict(ratio: float, most: float) -> str:
-    """The verdict: is the ratio 0.5 to 1.5 times the paper's largest?
+    """The verdict: whether the ratio is 0.5 to 1.5 times the paper's largest.
 
     `most` = 1 means "similar": a ratio of 0.5 to 2.
     """

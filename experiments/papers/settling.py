@@ -1,4 +1,4 @@
-"""Adaptive SGD's batch sizes on the virtual clock: when do all updates become equal?"""
+"""Adaptive SGD's batch sizes on the virtual clock, until all updates are equal."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ MACHINES = {
 
 
 def scaling_section() -> Iterator[Claim]:
-    """Figure 6 (a): do batch sizes settle with three rules? "measured" is our own."""
+    """Figure 6 (a): whether batch sizes settle with three rules; "measured" is ours."""
     for machine, size in MACHINES.items():
         rules = {
             rule: hj.adaptive_sgd(batch_size=size, learning_rate=0.1, scaling=rule)

@@ -3,7 +3,7 @@
 Nothing is trained. Rounds of steps run on one GPU and one CPU until the GPU has done
 its half of the given number of passes over the data. The two step times of CIFAR-100
 are the paper's, with tau_s = 1, and nothing is fitted. For CIFAR-10 and Flowers102 the
-paper gives no step times: two step times and one synchronisation cost per data set are
+paper gives no step times: two step times and one synchronization cost per data set are
 fitted to the three rows with the fewest epochs. These rows are met by construction; the
 others are predictions.
 """
@@ -57,7 +57,7 @@ class Timing(NamedTuple):
 def timing(name: str) -> Timing:
     """The paper's step times, or times fitted to the rows with the fewest epochs.
 
-    Seconds per iteration, where c is the cost of a synchronisation:
+    Seconds per iteration, where c is the cost of a synchronization:
 
         sync: t_s + c;   balanced: (32 t_s + c) / 32;   biased: (32 t_f + c) / 32
 

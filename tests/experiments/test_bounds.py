@@ -7,23 +7,23 @@ import pytest
 from script_main import run
 
 CASES = [  # the message after "--flag=value: "
-    ("papers/batch_scaling.py", "--mega_batches=0", "give a number from 1 to 10,000"),
-    ("papers/batch_scaling.py", "--nonzeros=inf", "give a number from 0 to"),
-    ("papers/batch_scaling.py", "--nonzeros=nan", "give a number from 0 to"),
-    ("papers/biased_local_sgd.py", "--batch_size=1", "give a number from 2 to"),
-    ("papers/crossbow.py", "--epochs=inf", "give a number from 5 to 10,000"),
-    ("papers/async_sgd.py", "--add_ms=0.0", "give a number from 1e-06 to"),
-    ("papers/hier_sgd.py", "--learning_rate=0.0", "give a number from 1e-30 to"),
-    ("papers/biased_local_sgd.py", "--momentum=1.0", "give a number from 0 to"),
-    ("papers/async_sgd.py", "--seconds=nan", "give a number from 1e-09 to"),
-    ("calibrate.py", "--batch_sizes=inf", "give whole numbers, as 1,8"),
-    ("calibrate.py", "--batch_sizes=", "give whole numbers, as 1,8"),
-    ("advise.py", "--hidden=1000000000000", "give a number from 1 to 1,000,000"),
+    ("papers/batch_scaling.py", "--mega_batches=0", "pass a number from 1 to 10,000"),
+    ("papers/batch_scaling.py", "--nonzeros=inf", "pass a number from 0 to"),
+    ("papers/batch_scaling.py", "--nonzeros=nan", "pass a number from 0 to"),
+    ("papers/biased_local_sgd.py", "--batch_size=1", "pass a number from 2 to"),
+    ("papers/crossbow.py", "--epochs=inf", "pass a number from 5 to 10,000"),
+    ("papers/async_sgd.py", "--add_ms=0.0", "pass a number from 1e-06 to"),
+    ("papers/hier_sgd.py", "--learning_rate=0.0", "pass a number from 1e-30 to"),
+    ("papers/biased_local_sgd.py", "--momentum=1.0", "pass a number from 0 to"),
+    ("papers/async_sgd.py", "--seconds=nan", "pass a number from 1e-09 to"),
+    ("calibrate.py", "--batch_sizes=inf", "pass whole numbers, as 1,8"),
+    ("calibrate.py", "--batch_sizes=", "pass whole numbers, as 1,8"),
+    ("advise.py", "--hidden=1000000000000", "pass a number from 1 to 1,000,000"),
 ]
 BY_THE_LIBRARY = [
     ("compare.py", "--noall=1", "--noall=1 does not take an argument"),
     ("papers/hier_sgd.py", "--data=nothing", "--data=nothing: "),
-    ("papers/adaptive_sgd.py", "--learning_rates=1,x", "give numbers from 1e-30 to"),
+    ("papers/adaptive_sgd.py", "--learning_rates=1,x", "pass numbers from 1e-30 to"),
     ("papers/batch_scaling.py", "--machine=uniform:100000000000", "uniform:1000000000"),
     ("calibrate.py", "--local_steps=1000000", "local_steps has 1000000: give at most"),
 ]

@@ -109,7 +109,7 @@ def test_a_quick_run_gives_no_verdicts(tmp_path):
         [
             (("--only=table8",), "--only=table8: the sections are table7, accuracy"),
             (("--only=table7/imagenet",), "there is no claim of that name"),
-            (("--seeds=0",), "--seeds=0: give a number from 1 to 1,000"),
+            (("--seeds=0",), "--seeds=0: pass a number from 1 to 1,000"),
             (
                 ("--only=sync", "--data=nowhere"),
                 "--data=nowhere: neither digits, shifted_digits",

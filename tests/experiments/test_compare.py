@@ -301,9 +301,9 @@ ERRORS = {
     "seconds in words": (["--seconds=long"], "--seconds=long"),
     "num_evals": (
         ["--num_evals=0"],
-        "--num_evals=0: give a number from 1 to 1,000,000",
+        "--num_evals=0: pass a number from 1 to 1,000,000",
     ),
-    "seeds": (["--seeds=0"], "--seeds=0: give a number from 1 to 10,000"),
+    "seeds": (["--seeds=0"], "--seeds=0: pass a number from 1 to 10,000"),
     "learning_rate": (
         ["--learning_rate=0"],
         "learning_rate=0.0: give a finite number above 0",
@@ -311,7 +311,7 @@ ERRORS = {
     "learning_rates": (["--learning_rates=0.1,-1"], "has -1.0"),
     "rates in words": (["--learning_rates=0.1,low"], "--learning_rates=0.1,low"),
     "tune": (["--tune=all"], "tune='all': choose one of common, each"),
-    "hidden": (["--hidden=0"], "--hidden=0: give a number from 1 to 1,000,000"),
+    "hidden": (["--hidden=0"], "--hidden=0: pass a number from 1 to 1,000,000"),
     "noise": (["--noise=-0.1"], "noise must be at least 0"),
     "batch": (["--batch_size=100000"], "a batch of 100000 is larger than the"),
     "no batch": (["--batch_size=0"], "=0: give a number above 0"),
@@ -343,21 +343,21 @@ ERRORS = {
         "adaptive_sgd: bound='cut': choose",
     ),
     # numbers that would exhaust the memory or never end
-    "many evals": (["--num_evals=4294967296"], "--num_evals=4294967296: give a number"),
-    "many seeds": (["--seeds=10000000"], "--seeds=10000000: give a number"),
+    "many evals": (["--num_evals=4294967296"], "--num_evals=4294967296: pass a number"),
+    "many seeds": (["--seeds=10000000"], "--seeds=10000000: pass a number"),
     "many workers": (
         ["--machine=uniform:100000000000"],
         "uniform:100000000000",
     ),
-    "wide": (["--hidden=1000000000000"], "--hidden=1000000000000: give a number"),
-    "dirichlet": (["--dirichlet=0"], "--dirichlet=0.0: give a number from 1e-06 to"),
+    "wide": (["--hidden=1000000000000"], "--hidden=1000000000000: pass a number"),
+    "dirichlet": (["--dirichlet=0"], "--dirichlet=0.0: pass a number from 1e-06 to"),
     "no devices": (
         ["--machine=local", "--cpu_devices=0"],
-        "--cpu_devices=0: give a number from 1 to 1,024",
+        "--cpu_devices=0: pass a number from 1 to 1,024",
     ),
     "no workers on a device": (
         ["--machine=local", "--workers_per_device=0"],
-        "--workers_per_device=0: give a number from 1 to 1,024",
+        "--workers_per_device=0: pass a number from 1 to 1,024",
     ),
     "unknown flag": (["--second=1"], "second"),
     "no flag": (["adaptive_sgd"], "'adaptive_sgd' is not a flag"),
@@ -372,7 +372,7 @@ ERRORS = {
     "no player": (["--compiled=yes"], "--compiled=yes: value should be one of <auto|"),
     "seed of a schedule": (
         ["--schedule_seed=-1"],
-        "--schedule_seed=-1: give a number from 0 to",
+        "--schedule_seed=-1: pass a number from 0 to",
     ),
     "slowdown of a simulated machine": (
         ["--slowdown=cpu:1=3"],
@@ -380,13 +380,13 @@ ERRORS = {
     ),
     "a flag of other tools": (["--lr=0.1"], "did you mean --learning_rate?"),
     "plan for seconds": (["--plan", "--epochs=1"], "--plan is of all --epochs"),
-    "all and some": (["--all"], "--all and --strategies: give one of them"),
+    "all and some": (["--all"], "--all and --strategies: pass one of them"),
     "twice": (["--strategies=sma,sync_sgd,sma"], "--strategies: sma is there twice"),
     "plan of devices": (
         ["--plan", "--epochs=1", "--machine=local"],
         "--plan is for a simulated machine, not --machine=local",
     ),
-    "no epochs": (["--epochs=0"], "--epochs=0.0: give a number from 1e-06 to"),
+    "no epochs": (["--epochs=0"], "--epochs=0.0: pass a number from 1e-06 to"),
     "schedule without epochs": (
         ["--schedule=cosine"],
         "--schedule=cosine needs --epochs, at which it ends",
@@ -397,7 +397,7 @@ ERRORS = {
     ),
     "schedules to choose from": (
         ["--schedule=steps", "--decay_at=1", "--learning_rates=0.1"],
-        "--learning_rates chooses constant rates: give no schedule",
+        "--learning_rates chooses constant rates: pass no schedule",
     ),
     "pipeline": (
         ["--pipeline=imagenet"],
@@ -664,7 +664,7 @@ def test_a_flag_file_may_set_more_than_is_compared(monkeypatch, capsys):
 def test_epochs_on_devices_need_seconds(command):
     result = command("--strategies=local_sgd", "--epochs=1", "--machine=mesh")
     assert (result.returncode, result.stdout) == (2, "")
-    assert "--epochs: on --machine=mesh give --seconds, too" in result.stderr
+    assert "--epochs: on --machine=mesh pass --seconds, too" in result.stderr
 
 
 def test_settings_of_one_strategy_and_what_is_kept_of_them(command, good):

@@ -28,8 +28,8 @@ def test_every_policy_is_simulated(tmp_path):
     ("argument", "message"),
     [
         ("--policies=rounds,guess", "unknown guess; known: rounds"),
-        ("--workers=6", "--workers=6: give a number from 16 to 100,000"),
-        ("--workers=18", "--workers=18: give a multiple of 4"),
+        ("--workers=6", "--workers=6: pass a number from 16 to 100,000"),
+        ("--workers=18", "--workers=18: pass a multiple of 4"),
     ],
 )
 def test_errors_are_one_line(tmp_path, argument, message):

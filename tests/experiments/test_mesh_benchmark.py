@@ -10,7 +10,7 @@ import pytest
 from benchmark_json import printed
 
 from experiments.benchmarks import local_sgd_peers as peers
-from experiments.benchmarks import memory, mesh_by_hand, mesh_processes, turns
+from experiments.benchmarks import memory, mesh_manual, mesh_processes, turns
 
 pytestmark = pytest.mark.full  # every script imports JAX and compiles
 TINY = ("--seconds=0.02", "--turns=1")
@@ -94,16 +94,16 @@ def test_one_process():
     assert row["merge_s"] > 0
 
 
-@pytest.mark.parametrize("variant", mesh_by_hand.VARIANTS)
+@pytest.mark.parametrize("variant", mesh_manual.VARIANTS)
 @pytest.mark.parametrize("devices", [1, 2, 4])
 def test_rounds_by_hand_are_local_sgd(devices, variant):
-    setting = mesh_by_hand.Setting(workers=4, steps=3, batch_size=8)
+    setting = mesh_manual.Setting(workers=4, steps=3, batch_size=8)
     data = peers.make_data("mlp64", seed=0)
-    (batches,) = mesh_by_hand.make_batches(data, setting, number=1)
+    (batches,) = mesh_manual.make_batches(data, setting, number=1)
     params = peers.MODELS["mlp64"][0](jax.random.key(0))
     replicas = [_steps(params, *own) for own in zip(*batches, strict=True)]
     expected = jax.tree.map(lambda *ws: np.mean(ws, axis=0), *replicas)
-    run, where, everywhere = mesh_by_hand.programs(
+    run, where, everywhere = mesh_manual.programs(
         "mlp64", setting, jax.devices()[:devices], variant
     )
     params = jax.device_put(params, everywhere)
@@ -122,9 +122,9 @@ def _steps(params, x_TxBxF, y_TxB):
 
 
 def test_rounds_get_batches_of_their_own():
-    setting = mesh_by_hand.Setting(workers=2, steps=2, batch_size=4)
+    setting = mesh_manual.Setting(workers=2, steps=2, batch_size=4)
     data = peers.make_data("mlp64", seed=0)
-    drawn = mesh_by_hand.make_batches(data, setting, number=3)
+    drawn = mesh_manual.make_batches(data, setting, number=3)
     images = np.concatenate([x.reshape(-1, 64) for x, _ in drawn])
     assert len(np.unique(images, axis=0)) > len(images) / 2
 

@@ -176,7 +176,7 @@ def test_data_that_no_task_of_the_scripts_fits(data, output, message):
 
 def test_an_mlp_does_not_multiply_tokens():
     y = np.arange(6) % 3
-    for dtype, message in ((np.uint16, "give --model=distilbert"), (np.uint8, "")):
+    for dtype, message in ((np.uint16, "pass --model=distilbert"), (np.uint8, "")):
         x = np.ones((6, 4), dtype)
         data = hj.data.from_arrays((x, y), (x, y), num_classes=3)
         if not message:  # bytes become floats

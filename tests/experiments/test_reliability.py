@@ -32,9 +32,9 @@ def test_damage_is_noticed():
 @pytest.mark.parametrize(
     ("machine", "strategies", "row"),
     [
-        ("clock", "sma,async_sgd", "`async_sgd` | goes on | - | goes on |"),
-        ("threads", "async_sgd", "`async_sgd` | goes on | goes on | goes on |"),
-        ("mesh", "sma", "`sma` | - | - | - | goes on |"),
+        ("clock", "sma,async_sgd", "`async_sgd` | continues | - | continues |"),
+        ("threads", "async_sgd", "`async_sgd` | continues | continues | continues |"),
+        ("mesh", "sma", "`sma` | - | - | - | continues |"),
     ],
 )
 def test_the_fault_matrix_and_its_table(machine, strategies, row, tmp_path):
@@ -42,7 +42,7 @@ def test_the_fault_matrix_and_its_table(machine, strategies, row, tmp_path):
     result = printed(
         "reliability.py", "--parts=faults", f"--machines={machine}", *flags
     )
-    assert result["ratios"] == {"faults/go_on": 1}
+    assert result["ratios"] == {"faults/continue": 1}
     text = (tmp_path / "faults.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + len(strategies.split(","))

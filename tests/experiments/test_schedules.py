@@ -95,7 +95,7 @@ def test_steps_count_from_the_beginning_with_a_warm_up_too():
             "after the warm-up's 5",
         ),
         ({"schedule": "steps", "decay_at": "x"}, "--decay_at=x"),
-        ({"warmup_epochs": "9", "epochs": "9"}, "give less than --epochs"),
+        ({"warmup_epochs": "9", "epochs": "9"}, "pass less than --epochs"),
     ],
 )
 def test_flags_that_do_not_fit(values, message):

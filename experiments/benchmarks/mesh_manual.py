@@ -1,4 +1,4 @@
-"""Rounds of local SGD on one device or along a mesh, written by hand in JAX.
+"""Rounds of local SGD on one device or along a mesh, in hand-written JAX.
 
 All K workers begin a round with the same model, make T steps each, and are averaged:
 one program, whose model is donated, for each round. Batches lie on the devices already;
@@ -39,7 +39,7 @@ class Setting(NamedTuple):
 
 
 def variants_for(name: str, devices: Sequence[Any], setting: Setting) -> list[str]:
-    """The variants that are worth their time.
+    """The variants that are worth measuring.
 
     On a CPU a convolution in a loop, or vmapped, is several times slower.
     """
@@ -85,7 +85,7 @@ def contender(
 
 
 def make_batches(data: hj.data.Dataset, setting: Setting, number: int) -> list[Any]:
-    """So many rounds' batches, on the host."""
+    """The batches of `number` rounds, on the host."""
     rng = np.random.default_rng(0)
     return [make_batch(data, setting, rng) for _ in range(number)]
 

@@ -1,8 +1,8 @@
-"""Simulated workers without hetjax: `async_sgd` and `local_sgd` by hand, in two ways.
+"""Simulated workers without hetjax: hand-written `async_sgd` and `local_sgd`.
 
 "dispatch" calls a compiled program per arrival or per step, on batches that are ready
-on the host. "scan" is one program for the whole run: it indexes data that are on the
-device by the row numbers that it is given. Both return the final parameters.
+on the host. "scan" is one program for the whole run: it indexes data on the
+device by the given row numbers. Both return the final parameters.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ ByHand = dict[str, Callable[[], Any]]
 
 
 class Start(NamedTuple):
-    """What the contenders have in common."""
+    """The common settings of the contenders."""
 
     params: Any
     train: Split

@@ -1,4 +1,4 @@
-"""Unlike workers on a cluster, and the machine that is calibrated there.
+"""Heterogeneous workers on a cluster, and the machine that is calibrated there.
 
 See `cluster.py`, which runs this.
 """
@@ -67,8 +67,10 @@ def measure(seconds: float, seeds: int) -> tuple[dict[str, Any], dict[str, Any]]
     ratios = {}
     for name, row in raw.items():
         ratio = row["predicted_round_ms"] / row["measured_round_ms"]
-        ratios[f"unlike/{name}/round"] = round(ratio, 3)
-        ratios[f"unlike/{name}/target"] = round(row["measured_target"] / equal, 3)
+        ratios[f"heterogeneous/{name}/round"] = round(ratio, 3)
+        ratios[f"heterogeneous/{name}/target"] = round(
+            row["measured_target"] / equal, 3
+        )
     raw["error_of_fit"] = profile.calibration.error
     return ratios, raw
 
