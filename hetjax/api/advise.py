@@ -202,7 +202,7 @@ def advise(
             some = machine.subset(names)
             choice = _simulate_choice(name, strategy, data, some, seconds, num_bytes)
             if target is not None:
-                history = session.at(some).run(
+                history = session.with_machine(some).run(
                     f"{name} on {len(names)}", strategy, seed, bar
                 )
                 interrupted = history.interrupted

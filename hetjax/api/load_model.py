@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from hetjax import tree
-from hetjax.api.run_folder import history_of, part_of_first
+from hetjax.api.run_folder import first_process_folder, history_of
 from hetjax.checkpoint import saved_models
 from hetjax.checkpoint.checkpoint_folder import find, holds_run
 from hetjax.output.head import without_layer_state
@@ -28,8 +28,8 @@ def load_model(path: str | Path, task: Task, *, best: bool = False) -> Any:
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: there is no such folder")
-    if part_of_first(folder).exists():  # of a run of several processes
-        folder = part_of_first(folder)
+    if first_process_folder(folder).exists():  # of a run of several processes
+        folder = first_process_folder(folder)
     like = jax.eval_shape(task.init, jax.random.key(0))
     if not holds_run(folder):
         like = like[0], without_layer_state(like[1])

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from hetjax.api.run_config import RunConfig
-from hetjax.api.run_folder import as_now, own_folder
-from hetjax.api.run_recipes import made_again
+from hetjax.api.run_folder import process_folder, with_defaults
+from hetjax.api.run_recipes import given_or_remade
 from hetjax.api.session import Session
 from hetjax.api.train import train_as
 from hetjax.callbacks import OnEval
@@ -57,12 +57,12 @@ def resume(
     """
     checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path, every=every)
     folder = checkpoint.folder
-    found = find(own_folder(folder), about_alone=True)
+    found = find(process_folder(folder), about_alone=True)
     if found is None:
         raise ValueError(f"{folder} holds no checkpoint of a run")
-    about = as_now(found.about)
+    about = with_defaults(found.about)
     given = {"task": task, "data": data, "machine": machine, "strategy": strategy}
-    parts: dict[str, Any] = made_again(folder, about["recipes"], given)
+    parts: dict[str, Any] = given_or_remade(folder, about["recipes"], given)
     try:
         config = RunConfig(
             seconds=about["seconds"],

@@ -61,7 +61,7 @@ class RunConfig:
             instants = evenly(self.seconds, self.num_evals)
             object.__setattr__(self, "instants", instants)
 
-    def lasting(self, seconds: float) -> "RunConfig":
+    def with_seconds(self, seconds: float) -> "RunConfig":
         """Return the settings of runs of another length, with as many evaluations."""
         return replace(self, seconds=seconds, instants=())
 

@@ -46,7 +46,7 @@ RESUME = ("auto", "never", "must")
 # versions are said in the history, since the last bits may differ
 _MAY_DIFFER = ("versions", "recipes")
 # a signal that came when the run was over must not end later comparisons, too
-_NOT_KEPT = ("error", "signal", "trace", "params", "model_state", "model")
+_NOT_SAVED = ("error", "signal", "trace", "params", "model_state", "model")
 _TRACE = "trace.jsonl"
 _PART = "process_{}"  # of a folder: what a process keeps
 _LONG = 3600.0  # [s] that others wait for one that writes; a death is noticed sooner
@@ -65,13 +65,13 @@ class OtherRun(ValueError):
 class RunFolder(NamedTuple):
     """A folder in which a run is kept, and what it held before."""
 
-    keeper: CheckpointManager
+    manager: CheckpointManager
     found: FoundCheckpoint | None
 
     @property
     def trace(self) -> Path:
         """Where a real run is recorded, unless the call says another file."""
-        return self.keeper.folder / _TRACE
+        return self.manager.folder / _TRACE
 
     @property
     def saved(self) -> dict[str, Any] | None:
@@ -119,32 +119,32 @@ def open_run_folder(
     """
     processes, gather = current_processes(), gather_alone
     files = (_TRACE,) if about["real"] else ()
-    folder = own_folder(checkpoint.folder)
+    folder = process_folder(checkpoint.folder)
     if processes.count > 1:
         gather = partial(processes.gather, timeout=_LONG)
     if resume == "must" and not folder.is_dir():
         raise ValueError(f'resume="must": {folder} is no folder')
-    keeper = CheckpointManager(replace(checkpoint, path=folder), about, gather)
+    manager = CheckpointManager(replace(checkpoint, path=folder), about, gather)
     try:
         found = None if resume == "never" else find(folder, gather)
         if found is None and resume == "must":
             raise ValueError(f'resume="must": {folder} holds no checkpoint of a run')
         if found is None:
-            keeper.start_over(*files)
+            manager.start_over(*files)
         else:
             check_same(folder, found.about, about)
-            evals = 0 if found.finished else len(RunFolder(keeper, found).evals)
-            keeper.resume_from(found.number, evals, *files)
+            evals = 0 if found.finished else len(RunFolder(manager, found).evals)
+            manager.resume_from(found.number, evals, *files)
             for why in found.damaged:
                 warnings.warn(f"{why}; an older checkpoint is taken", stacklevel=2)
-        yield RunFolder(keeper, found)
+        yield RunFolder(manager, found)
     finally:
-        keeper.close()
+        manager.close()
 
 
-def own_folder(folder: Path) -> Path:
+def process_folder(folder: Path) -> Path:
     """Where this process keeps its part of a run; an OtherRun if others began it."""
-    processes, parts = current_processes(), part_of_first(folder).exists()
+    processes, parts = current_processes(), first_process_folder(folder).exists()
     if processes.count > 1 and holds_run(folder):
         raise OtherRun(
             f"{folder} holds a run of one process, not of {processes.count}",
@@ -158,7 +158,7 @@ def own_folder(folder: Path) -> Path:
     return folder / _PART.format(processes.index) if processes.count > 1 else folder
 
 
-def part_of_first(folder: Path) -> Path:
+def first_process_folder(folder: Path) -> Path:
     """Where process 0 of several keeps its part of a run: all have the same models."""
     return folder / _PART.format(0)
 
@@ -233,7 +233,7 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
     Real workers may differ, but a real run does not go on simulated. Another Python
     compiles the same code to something else, so that code is not compared then.
     """
-    before = as_now(before)
+    before = with_defaults(before)
     python = [about.get("versions", {}).get("python") for about in (before, now)]
     if python[0] != python[1]:
         before, now = ({**about, "code": None} for about in (before, now))
@@ -257,7 +257,7 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
         )
 
 
-def as_now(about: dict[str, Any]) -> dict[str, Any]:
+def with_defaults(about: dict[str, Any]) -> dict[str, Any]:
     """What a run is made from, with settings that earlier runs did not have."""
     since = {"schedule_seed": about["seed"], "compiled": "auto", "data_on": "auto"}
     return {**since, **about}
@@ -281,7 +281,7 @@ def values_of(history: History) -> dict[str, Any]:
     fields = {
         name: value
         for name, value in vars(history).items()
-        if name not in (*_NOT_KEPT, *_MODELS)
+        if name not in (*_NOT_SAVED, *_MODELS)
     }
     fields["evals"] = list(map(dict, history.evals))
     models = {name: Leaves(jax.tree.leaves(getattr(history, name))) for name in _MODELS}

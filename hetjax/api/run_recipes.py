@@ -59,7 +59,7 @@ def _machine_recipe(machine: Any) -> dict[str, Any]:
     return {"unknown": "it holds arrays"} if encoder.arrays else found
 
 
-def made_again(folder: Any, found: dict[str, Any], given: dict[str, Any]) -> dict:
+def given_or_remade(folder: Any, found: dict[str, Any], given: dict[str, Any]) -> dict:
     """Task, data, strategy and machine: what was given, or made by its recipe.
 
     Errors: a ValueError that names an argument that cannot be made and has to be given.

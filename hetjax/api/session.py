@@ -18,7 +18,7 @@ from hetjax.api.run_folder import (
     history_of,
     is_finished,
     open_run_folder,
-    own_folder,
+    process_folder,
     values_of,
 )
 from hetjax.api.strategy_checks import (
@@ -93,20 +93,20 @@ class Session:
         """Whether the machine is real: its seconds are wall-clock time."""
         return is_real_machine(self.machine)
 
-    def at(self, machine: Any) -> "Session":
+    def with_machine(self, machine: Any) -> "Session":
         """Return the session with another machine; compiled programs are shared."""
         self.config.check_machine(machine)
         other = copy.copy(self)
         other.machine = machine
         return other
 
-    def lasting(self, seconds: float) -> "Session":
+    def with_seconds(self, seconds: float) -> "Session":
         """Return the session with as many evaluations within other seconds."""
         other = copy.copy(self)
-        other.config = self.config.lasting(seconds)
+        other.config = self.config.with_seconds(seconds)
         return other
 
-    def on(self, data: Dataset) -> "Session":
+    def with_data(self, data: Dataset) -> "Session":
         """Return the session with other splits and without limits of its runs.
 
         Batches keep their shapes. Of a large test split only the examples of
@@ -176,15 +176,15 @@ class Session:
                     history = self._finished(folder.found, folder.trace, strategy)
                 else:
                     job = job._replace(
-                        keeps_best=True,
-                        usual_trace=folder.trace,
+                        tracks_best=True,
+                        default_trace=folder.trace,
                         continues=folder.found is not None,
                     )
                     if folder.found is not None:
                         _, kind = folder.found.values["run"]["machine"]
                         job = with_same_player(job, kind)
                     history = run(job, folder)
-                    _keep_end(history, folder.keeper)
+                    _save_end(history, folder.manager)
         error = history.error
         if error is not None and on_error == "raise":
             error.history = history  # pyright: ignore[reportAttributeAccessIssue]
@@ -192,7 +192,7 @@ class Session:
             raise error
         return history
 
-    def check_kept(
+    def check_resumable(
         self,
         name: str,
         strategy: Strategy,
@@ -204,7 +204,7 @@ class Session:
         """Raise an OtherRun if `run` would find another run in its folder."""
         if checkpoint is None or resume == "never":
             return
-        folder = own_folder(checkpoint.folder)
+        folder = process_folder(checkpoint.folder)
         found = find(folder, about_alone=True)
         if found is not None:
             job = self.job(name, strategy, seed)
@@ -258,7 +258,7 @@ class Session:
         metric = task.metric
         callbacks = Callbacks(on_eval, writes=is_first())
         limit = math.inf if epochs is None else epochs * len(self.data.train)
-        manager, saved = (folder.keeper, folder.saved) if folder else (None, None)
+        manager, saved = (folder.manager, folder.saved) if folder else (None, None)
         last = 0.0
 
         def advance(point: dict[str, float], *, ran: bool) -> None:
@@ -281,7 +281,7 @@ class Session:
         recording = None
         try:
             callbacks.begin(before)
-            runtime = self.opened(strategy, job, kept=folder is not None)
+            runtime = self.opened(strategy, job, checkpointed=folder is not None)
             recording = runtime.recorder and runtime.recorder.recording
             clock, policy = runtime.clock, None
             if isinstance(clock, StoredTape):  # a replay decides as recorded
@@ -311,9 +311,11 @@ class Session:
             bar.skip(self.config.instants[-1] - last)
         return history
 
-    def opened(self, strategy: Strategy, job: Job, *, kept: bool = False) -> Runtime:
+    def opened(
+        self, strategy: Strategy, job: Job, *, checkpointed: bool = False
+    ) -> Runtime:
         """Return the runtime of a run, prepared; a KeyboardInterrupt after a signal."""
-        with interruptible(kept=kept) as pressed:
+        with interruptible(checkpointed=checkpointed) as pressed:
             with job.compilations.counting(), job.compilations.of("init"):
                 check_uncoupled(self.programs, self.data)
             job.compilations.interrupted = pressed
@@ -368,13 +370,13 @@ def _described_once(data: Dataset) -> Callable[[], dict[str, Any]]:
     return cache(lambda: data_fingerprint(data))
 
 
-def _keep_end(history: History, keeper: CheckpointManager) -> None:
+def _save_end(history: History, manager: CheckpointManager) -> None:
     """Keep the end of a run that is over for good; note a signal that comes meanwhile.
 
     What is being written is not lost by it.
     """
-    with interruptible(kept=True) as pressed:
-        if keeper.all_agree(is_finished(history) and not keeper.problem):
-            keeper.finish(values_of(history))
-        keeper.wait_for_writer()
+    with interruptible(checkpointed=True) as pressed:
+        if manager.all_agree(is_finished(history) and not manager.problem):
+            manager.finish(values_of(history))
+        manager.wait_for_writer()
     history.signal = history.signal or pressed()

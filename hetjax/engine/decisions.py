@@ -20,7 +20,7 @@ from hetjax.schedule.types import Actions, Policy
 _EVENTS = frozenset(get_args(Event))
 
 
-def written(
+def write_unplayed(
     policy: Policy,
     clock: Clock,
     *,
@@ -67,7 +67,7 @@ def decisions(
     Timer called "evaluate". A run ends when no event is pending any more; most never
     end, so take as many pairs as you need.
     """
-    tape = written(
+    tape = write_unplayed(
         policy,
         clock,
         num_examples=num_examples,

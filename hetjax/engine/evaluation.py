@@ -22,7 +22,7 @@ class Evaluator:
         self._held_out = batches_on(job.held_out, device)
         self.seconds = 0.0  # that looks have taken, after the training before them
 
-    def look(self, store: Any) -> EvaluatedModel:
+    def evaluate(self, store: Any) -> EvaluatedModel:
         """Look at a store's current model: on the test split, or the part in use."""
         with self._job.compilations.of("evaluate"):
             model = jax.block_until_ready(store.model())
@@ -32,7 +32,7 @@ class Evaluator:
             self.seconds += after - before
             return EvaluatedModel(model, metrics | store.report())
 
-    def of_all(self, model: tuple[Any, Any]) -> dict[str, float]:
+    def evaluate_whole_test(self, model: tuple[Any, Any]) -> dict[str, float]:
         """A model's metrics on the whole test split, of which others see a part."""
         job = self._job
         with job.compilations.of("evaluate"):
@@ -40,7 +40,7 @@ class Evaluator:
             metrics = mean_metrics(job.programs, model, batches)
         return {"examples": job.num_whole_test, **metrics}
 
-    def of_members(self, models: Sequence[tuple[Any, Any]]) -> list[float]:
+    def member_metrics(self, models: Sequence[tuple[Any, Any]]) -> list[float]:
         """Each model's main metric on the held-out examples.
 
         Errors: a ValueError if one is below 0, since it is used as a weight.

@@ -15,7 +15,7 @@ INTERRUPTED = "interrupted"  # `History.stopped` after Ctrl-C or SIGTERM
 
 
 @contextmanager
-def interruptible(*, kept: bool = False) -> Iterator[Callable[[], str]]:
+def interruptible(*, checkpointed: bool = False) -> Iterator[Callable[[], str]]:
     """Yield a function that returns the name of the signal that came inside the block.
 
     The name is "" until Ctrl-C ("SIGINT") or SIGTERM comes, or for a run that is `kept`
@@ -33,10 +33,10 @@ def interruptible(*, kept: bool = False) -> Iterator[Callable[[], str]]:
             raise KeyboardInterrupt
         came.append(signal.Signals(number).name)
 
-    heard = [signal.SIGINT, signal.SIGTERM]
-    if kept and hasattr(signal, "SIGUSR1"):  # not on every system
-        heard.append(signal.SIGUSR1)
-    before = {number: signal.signal(number, handle) for number in heard}
+    handled = [signal.SIGINT, signal.SIGTERM]
+    if checkpointed and hasattr(signal, "SIGUSR1"):  # not on every system
+        handled.append(signal.SIGUSR1)
+    before = {number: signal.signal(number, handle) for number in handled}
     try:
         yield lambda: came[0] if came else ""
     finally:

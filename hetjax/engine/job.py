@@ -40,7 +40,7 @@ class Job(NamedTuple):
     devices: Sequence[Device | str] | None = None
     # the file for machines that record each run, where `trace` names none; None: a
     # temporary one
-    usual_trace: Path | None = None
+    default_trace: Path | None = None
     continues: bool = False  # is the run continued from a checkpoint?
     compiled: bool | str = "auto"  # one of COMPILED
     data_on: str = "auto"  # one of DATA_ON
@@ -49,7 +49,7 @@ class Job(NamedTuple):
     schedule_seed: int | None = None  # of the clock and the sampler; None: the seed
     # runs that are played together; see `hetjax.runtimes.compiled.side_by_side`
     variants: Any = None
-    keeps_best: bool = False  # does the history keep the model of the best evaluation?
+    tracks_best: bool = False  # does the history keep the model of the best evaluation?
 
     @property
     def schedule(self) -> int:

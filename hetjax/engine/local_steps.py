@@ -54,7 +54,7 @@ class StepSettings(NamedTuple):
     local_update: LocalUpdate
     requires: Requires  # the buffers of the lowest merge
     shared: bool  # may merges change a replica during its round?
-    keeps_losses: bool  # of every step, for the sampler
+    records_losses: bool  # of every step, for the sampler
 
     @classmethod
     def of(cls, strategy: Strategy) -> "StepSettings":
@@ -94,7 +94,7 @@ class StepRunner:
         self._exact = job.programs.exact if exact is None else exact
         # a replica that merges may move during its round is still read then
         self._donate = not settings.shared
-        self._keeps = settings.keeps_losses
+        self._records_losses = settings.records_losses
         self._checks = job.on_nan == "reset"
         self._step = self._programs.step(
             self._local_update, self._requires, donate=self._donate
@@ -130,7 +130,7 @@ class StepRunner:
             replica, values, mean = self._call(
                 self._step, device, replica, batch, a.learning_rate, key_data[number]
             )
-            if self._keeps:
+            if self._records_losses:
                 losses.append((a.rows[number], values))
             if between:
                 between(replica)
@@ -158,7 +158,7 @@ class StepRunner:
         if between:
             between(replica)
         padded = batches.weight.size - sum(map(len, a.rows))
-        losses = [(np.stack(a.rows), values)] if self._keeps else []
+        losses = [(np.stack(a.rows), values)] if self._records_losses else []
         return RoundOutcome(replica, losses, mean, padded, self._finite(replica))
 
     def vmapped(
@@ -187,7 +187,7 @@ class StepRunner:
         return [
             RoundOutcome(
                 replica,
-                [(np.stack(a.rows), values[i])] if self._keeps else [],
+                [(np.stack(a.rows), values[i])] if self._records_losses else [],
                 means[i],
                 padded,
                 self._finite(replica),

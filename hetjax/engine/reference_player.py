@@ -44,7 +44,7 @@ class ReferencePlayer:
         """
         self._job, self._executor = job, executor
         self.evaluator = Evaluator(job, placement.nodes)
-        self.look_at_all = self.evaluator.of_all
+        self.evaluate_whole_test = self.evaluator.evaluate_whole_test
         topology = strategy.policy.topology(workers)
         self._open = partial(open_store, strategy, job, placement, topology)
         self._resets = job.on_nan == "reset"
@@ -69,7 +69,7 @@ class ReferencePlayer:
             Arrival: self._finish,
             tape.MeasureMembers: self._measure,
             tape.MergeReplicas: self._merge,
-            tape.EvaluateRoot: lambda e: self.evaluator.look(store),
+            tape.EvaluateRoot: lambda e: self.evaluator.evaluate(store),
             tape.DiscardReplica: lambda e: store.discard(e.worker),
             tape.DiscardRound: lambda e: self._executor.discard(e.worker),
         }
@@ -101,7 +101,7 @@ class ReferencePlayer:
         models = [
             self.store.member_model(m) for m in (*e.action.members, *e.action.partners)
         ]
-        return self.evaluator.of_members(models)
+        return self.evaluator.member_metrics(models)
 
     def _merge(self, merge: tape.MergeReplicas) -> MergeTimes:
         compilations = self._job.compilations

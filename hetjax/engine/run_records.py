@@ -128,9 +128,9 @@ class RunRecords:
     def check_losses(self) -> None:
         """Stop the run if a round diverged whose loss is known by now."""
         while self.losses.are_known:
-            arrival, loss, late, rows = self.losses.take_known()
-            if late is not None and not late.finite:
-                self._ledger.take_back(arrival, late.padded)
+            arrival, loss, deferred, rows = self.losses.take_known()
+            if deferred is not None and not deferred.finite:
+                self._ledger.undo_arrival(arrival, deferred.padded)
                 self._note_nan(arrival, loss, rows)
                 continue
             self.losses.count(arrival, loss)
@@ -159,7 +159,7 @@ class RunRecords:
     def evaluate(self, point: EvaluationDone) -> dict[str, float]:
         """Record an evaluation, and return it; stop the run if it has to end."""
         instant, (self._visible, metrics) = point
-        self._look_at_best(metrics[self.history.metric])
+        self._update_best(metrics[self.history.metric])
         self.check_losses()  # first: a worker's loss tells more than the test loss
         train_loss = self.losses.take_mean()
         told = metrics if train_loss is None else {"train_loss": train_loss, **metrics}
@@ -176,7 +176,7 @@ class RunRecords:
         self.history.evals.append(Evaluation(known))
         if not math.isfinite(metrics["loss"]):
             self.stop(self._why_not_finite(instant, metrics["loss"]))
-        if not self.history.stopped and (why := self._asks_to_stop()):
+        if not self.history.stopped and (why := self._call_on_eval()):
             self.stop(f"stopped at {instant:.6g} s as asked: {why}")
         self.history.stopped = self._share(self.history.stopped)
         return told
@@ -205,13 +205,13 @@ class RunRecords:
             "learning rate may help"
         )
 
-    def _look_at_best(self, metric: float) -> None:
+    def _update_best(self, metric: float) -> None:
         """Keep the model of the best evaluation, if that was asked for."""
         before = math.nan if self._best is None else self._best[0]
-        if self._job.keeps_best and better(metric, before, self.history.mode):
+        if self._job.tracks_best and better(metric, before, self.history.mode):
             self._best = metric, self._visible
 
-    def _asks_to_stop(self) -> str:
+    def _call_on_eval(self) -> str:
         """Ask the user why to stop, or ""; an exception ends it, as Ctrl-C does."""
         try:
             return self._on_eval(self.history.evals[-1])
@@ -277,7 +277,7 @@ class RunRecords:
         self._load_history(saved)
         times = saved["time_map"]
         if times is not None:  # the new machine's clock need not have such a map
-            self._correct(partial(np.interp, xp=times["planned"], fp=times["true"]))
+            self._map_times(partial(np.interp, xp=times["planned"], fp=times["true"]))
         self.history.last_members = ()  # workers have other numbers now
         now, here = self.history.duration, [w.name for w in self._workers]
         changes = [(name, "left", "went on without it") for name in before]
@@ -287,13 +287,13 @@ class RunRecords:
                 event = WorkerEvent(now, name, what, f"the run {why}")
                 self.history.events.append(event)
 
-    def _correct(self, time_map: Callable[[Any], Any]) -> None:
+    def _map_times(self, time_map: Callable[[Any], Any]) -> None:
         """Replace planned times by true ones."""
         history = self.history
-        history.correct(time_map)
+        history.map_times(time_map)
         if not history.ends_at_evaluation:
             history.duration = float(time_map(np.array(history.duration)))
-        self._ledger.correct(time_map)
+        self._ledger.map_times(time_map)
 
     def _load_history(self, saved: dict[str, Any]) -> None:
         for name in self.history.growing:
@@ -341,10 +341,10 @@ class RunRecords:
         # exception the replicas may be amid a merge
         last = history.ends_at_evaluation or history.error is not None
         if last:
-            self._drop_unseen(history.duration)
+            self._discard_unseen(history.duration)
         history.root_merges = len(history.merge_times)
         if self._time_map is not None:
-            self._correct(self._time_map)
+            self._map_times(self._time_map)
         history.workers = self._ledger.close(history.duration)
         for worker, (came, went) in zip(history.workers, self._traffic(), strict=False):
             worker.bytes_received += came
@@ -359,7 +359,7 @@ class RunRecords:
             history.eval_examples = self._job.num_test
             # a look at all of it takes long: not after Ctrl-C or SIGTERM
             if history.error is None and history.stopped != INTERRUPTED:
-                history.at_end = self._share(self._player.look_at_all(model))
+                history.at_end = self._share(self._player.evaluate_whole_test(model))
         counts = compilations.programs
         history.programs = dict(sorted(counts.items()))
         history.compilations = sum(counts.values())
@@ -367,11 +367,11 @@ class RunRecords:
         if self._best is not None:
             history.best_params, history.best_model_state = self._best[1]
 
-    def _drop_unseen(self, end: float) -> None:
+    def _discard_unseen(self, end: float) -> None:
         """No longer count merges that are visible after `end` [s]: in no evaluation."""
         history, times = self.history, self.history.merge_times
         unseen, _ = self._ledger.unseen(end)
-        self._ledger.drop_unseen(end)
+        self._ledger.discard_unseen(end)
         for visible, action in reversed(unseen):
             history.merges -= counts_as_merge(action)
             if changes_root(action):

@@ -294,6 +294,6 @@ def test_a_dropped_round_that_was_not_finite_is_taken_back_once():
     for arrival in arrivals:
         ledger.record_dispatch(0, arrival.local_round, arrival.start, 0.1)
         ledger.record_arrival(arrival, 0)
-    ledger.take_back(arrivals[0], 0)
+    ledger.undo_arrival(arrivals[0], 0)
     assert ledger.records[0].updates == ledger.updates == 1
     assert (ledger.records[0].nans, ledger.steps_of(0)) == (1, 2)

@@ -35,16 +35,16 @@ _TRUSTED = ("hetjax", "optax")  # whose globals do not change: equal code is equ
 
 def programs_of(task: Task) -> Programs:
     """Return the programs of a task: those of the runs before, if they are kept."""
-    kept = _kept_of(task)
-    if kept is None:
+    cache = _cache_of(task)
+    if cache is None:
         return Programs(task)
     key = key_of(task)
-    if key in kept and kept[key].number > PROGRAMS:
-        del kept[key]
-    if key not in kept:
-        kept[key] = Programs(task)
-    _note_use(kept, kept[key])
-    return kept[key]
+    if key in cache and cache[key].number > PROGRAMS:
+        del cache[key]
+    if key not in cache:
+        cache[key] = Programs(task)
+    _note_use(cache, cache[key])
+    return cache[key]
 
 
 def shared_parts(programs: Programs, strategy: Strategy) -> Strategy:
@@ -139,7 +139,7 @@ class _ProgramCache(dict[Hashable, Programs]):
         return _ProgramCache, ()
 
 
-def _kept_of(task: Task) -> _ProgramCache | None:
+def _cache_of(task: Task) -> _ProgramCache | None:
     """The programs that hang on a task; None if none of its callables is a function."""
     callables = (task.loss, task.init, task.metrics)
     functions = [f for f in callables if isinstance(f, types.FunctionType)]
@@ -155,12 +155,12 @@ _recent: list[
 ] = []  # used last: last
 
 
-def _note_use(kept: _ProgramCache, programs: Programs) -> None:
+def _note_use(cache: _ProgramCache, programs: Programs) -> None:
     """Note that programs are used; drop those used longest ago if there are many."""
     others = [entry for entry in _recent if entry[1]() not in (None, programs)]
-    entries = [*others, (weakref.ref(kept), weakref.ref(programs))]
-    for their_kept, old in entries[:-TASKS]:
-        where, dropped = their_kept(), old()
+    entries = [*others, (weakref.ref(cache), weakref.ref(programs))]
+    for their_cache, old in entries[:-TASKS]:
+        where, dropped = their_cache(), old()
         for key in [k for k, v in (where or {}).items() if v is dropped]:
             del where[key]  # pyright: ignore[reportOptionalSubscript]
     _recent[:] = entries[-TASKS:]

@@ -376,7 +376,7 @@ def check_in(now: Replica, before: Replica, after: Replica) -> Replica:
     def both(now: jax.Array, before: jax.Array, after: jax.Array) -> jax.Array:
         return now + (after - before)
 
-    kept = (
+    carried = (
         {"round_start": now.carry["round_start"]} if "round_start" in now.carry else {}
     )
     model_state = tree.map_floats(
@@ -388,7 +388,7 @@ def check_in(now: Replica, before: Replica, after: Replica) -> Replica:
     return after._replace(
         params=tree.map_floats(both, now.params, before.params, after.params),
         model_state=with_counters(model_state, tuple(counters)),
-        carry={**after.carry, **kept},
+        carry={**after.carry, **carried},
     )
 
 

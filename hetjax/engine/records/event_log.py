@@ -43,10 +43,10 @@ class Log(list[LogEntry]):
 
 def log_of(history: Any) -> Log:
     """The log of a `History`, of its timeline, events, merges and evaluations."""
-    return Log(sorted(_entries(history), key=_place))
+    return Log(sorted(_entries(history), key=_sort_key))
 
 
-def _place(entry: LogEntry) -> tuple[float, int]:
+def _sort_key(entry: LogEntry) -> tuple[float, int]:
     seconds, _, what, _ = entry
     if what in _FIRST:
         return seconds, _FIRST.index(what)

@@ -195,18 +195,18 @@ class History:
         """Was an evaluation the last thing that happened?"""
         return bool(self.evals) and self.evals[-1]["seconds"] == self.duration
 
-    def correct(self, corrected: Callable[[np.ndarray], np.ndarray]) -> None:
+    def map_times(self, time_map: Callable[[np.ndarray], np.ndarray]) -> None:
         """Replace the times of merges and events by what they turned out to be.
 
         The evaluations' instants and the duration are final.
         """
-        self.merge_times = array("d", corrected(np.array(self.merge_times)))
+        self.merge_times = array("d", time_map(np.array(self.merge_times)))
         self.events = [
-            event._replace(seconds=float(corrected(np.array(event.seconds))))
+            event._replace(seconds=float(time_map(np.array(event.seconds))))
             for event in self.events
         ]
         self.interruptions = [
-            cut._replace(seconds=float(corrected(np.array(cut.seconds))))
+            cut._replace(seconds=float(time_map(np.array(cut.seconds))))
             for cut in self.interruptions
         ]
 
