@@ -30,11 +30,11 @@ def check_task_and_data(task: Any, data: Any) -> None:
     """Raise a ValueError unless `task` is a Task and `data` a valid Dataset."""
     if not isinstance(task, Task):
         raise ValueError(
-            f"task is {shown(task)}: give a Task, such as hetjax.classification(...)"
+            f"task is {shown(task)}: pass a Task, such as hetjax.classification(...)"
         )
     if not isinstance(data, Dataset):
         raise ValueError(
-            f"data is {shown(data)}: give a Dataset, such as hetjax.data.digits()"
+            f"data is {shown(data)}: pass a Dataset, such as hetjax.data.digits()"
         )
     check_dataset(data)
 
@@ -44,10 +44,10 @@ def check_strategies(strategies: Any, num_examples: int) -> None:
     if not isinstance(strategies, Mapping):
         raise ValueError("strategies must be a dictionary: a name for each strategy")
     if not strategies:
-        raise ValueError("there are no strategies to compare: give at least one")
+        raise ValueError("there are no strategies to compare: pass at least one")
     for name, strategy in strategies.items():
         if not isinstance(name, str):
-            raise ValueError(f"strategies has the key {name!r}: give names, as strings")
+            raise ValueError(f"strategies has the key {name!r}: pass names, as strings")
         check_strategy(name, strategy, num_examples)
 
 
@@ -84,21 +84,21 @@ def check_strategy(name: str, strategy: Any, num_examples: int) -> None:
     """Raise a ValueError unless this is a Strategy whose settings fit the data."""
     if not isinstance(strategy, Strategy):
         raise ValueError(
-            f"{name} is {shown(strategy)}, not a Strategy: give one, such as "
+            f"{name} is {shown(strategy)}, not a Strategy: pass one, such as "
             "hetjax.sma(batch_size=32, learning_rate=0.1)"
         )
     _check_parts(name, strategy)
     size = strategy.batch_size
     if not (is_real(size) and math.isfinite(size) and size == int(size) and size >= 1):
         raise ValueError(
-            f"{name}: batch_size={size!r}: give a whole number, at least 1"
+            f"{name}: batch_size={size!r}: pass a whole number, at least 1"
         )
     if any(merge.required_metrics for merge in strategy.merges):
         num_examples -= num_held_out(num_examples, FEW)
     if size > num_examples:
         raise ValueError(
             f"{name}: a batch of {size} is larger than the {num_examples} examples to "
-            "train on; give a smaller batch size"
+            "train on; pass a smaller batch size"
         )
     first = strategy.merges[0]
     try:

@@ -41,7 +41,7 @@ WRONG = [
     ({"table": {}}, "no strategies to compare"),
     ({"seeds": 0}, "there are no seeds"),
     ({"seeds": ()}, "there are no seeds"),
-    ({"seeds": (0, 1, 0)}, "give every seed once"),
+    ({"seeds": (0, 1, 0)}, "pass every seed once"),
     ({"seeds": (0, -1)}, "seed=-1"),
     ({"tune": "best"}, "tune='best': choose one of common, each"),
     ({"learning_rates": (0.1, 0.0)}, "rates has 0.0"),

@@ -177,5 +177,5 @@ def test_a_kept_run_remembers_it(tmp_path):
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "all"])
 def test_values_that_cannot_be_meant(value):
-    with pytest.raises(ValueError, match=f"eval_examples={value!r}: give a whole"):
+    with pytest.raises(ValueError, match=f"eval_examples={value!r}: pass a whole"):
         train(eval_examples=value)

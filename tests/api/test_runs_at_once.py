@@ -135,7 +135,7 @@ def test_what_decides_by_its_numbers_is_run_alone():
 
 @pytest.mark.parametrize("seed", [-1, 1.5, 2**32])
 def test_a_seed_that_a_schedule_cannot_have(seed):
-    with pytest.raises(ValueError, match=f"^schedule_seed={seed}: give a whole number"):
+    with pytest.raises(ValueError, match=f"^schedule_seed={seed}: pass a whole number"):
         compared("async_sgd", "slow link", RATES, schedule_seed=seed)
 
 
