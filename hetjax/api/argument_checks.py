@@ -35,7 +35,7 @@ def check_num_evals(num_evals: Any) -> None:
     if num_evals > MOST_EVALS:
         raise ValueError(
             f"num_evals={num_evals}: pass at most {MOST_EVALS:,}: each evaluation uses "
-            "the whole test split, and its metrics are kept in the history"
+            "the whole test split, and its metrics stay in the history"
         )
 
 
@@ -120,7 +120,7 @@ def _check_number_of_seeds(number: int) -> None:
     if number > MOST_SEEDS:
         raise ValueError(
             f"seeds: {number} are too many, pass at most {MOST_SEEDS:,}: each is a run "
-            "of every strategy, and all histories are kept"
+            "of every strategy, and all histories stay in memory"
         )
 
 
@@ -187,7 +187,7 @@ def check_learning_rates(learning_rates: Any) -> None:
 
 
 def shown(value: Any) -> str:
-    """Describe a value for a message: its type, and its repr where that is short."""
+    """Describe a value for a message: its type, and its repr if that is short."""
     text = repr(value)
     if value is None or isinstance(value, bool):
         return text

@@ -1,4 +1,4 @@
-"""Plays runs with one schedule at once, such as those of a grid of learning rates.
+"""Play runs that share a schedule at once, such as those of a learning-rate grid.
 
 The tape of such runs is written once; see `hetjax.runtimes.compiled.side_by_side`. All
 other runs are played one by one.
@@ -65,7 +65,7 @@ def _run_alone(
 
 
 def _groups(session: Session, runs: Sequence[ComparedRun]) -> list[list[ComparedRun]]:
-    """Group runs that can be played at once: of one schedule, as many as fit."""
+    """Group runs that can be played at once: that share a schedule, and fit."""
     found: dict[tuple[int, int, int | str], list[ComparedRun]] = {}
     for i, run in enumerate(runs):
         most, seed = _max_at_once(session, run), session.schedule_of(run.seed)
@@ -105,7 +105,7 @@ def _run_at_once(
         return None
     strategy = shared_parts(session.programs, runs[0].strategy)
     if not strategy.learning_rate:
-        return None  # no other rate is a multiple of it
+        return None  # no other rate is a multiple of 0
     rates: list[Any] = [run.strategy.learning_rate for run in runs]
     factors = [rate / rates[0] for rate in rates]
     variants = RunVariants(tuple(run.seed for run in runs), tuple(factors))
@@ -116,12 +116,12 @@ def _run_at_once(
         tracks_best=any(run.checkpointing for run in runs),
     )
     history, player = _play(session, strategy, job, bar, len(runs))
-    if history.error is not None:  # raised again by the run alone
+    if history.error is not None:  # it is raised again when the run is played alone
         return None
     models = player.models(visible=history.ends_at_evaluation)
     histories = []
     for i, run in enumerate(runs):
-        if player.failed[i]:  # it ends early, for its own reason
+        if player.failed[i]:  # it ends early, for a reason of its own
             histories.append(_run_alone(session, run, bar))
             continue
         histories.append(_history_of_run(session, history, player, models[i], i, run))

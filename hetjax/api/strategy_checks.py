@@ -1,4 +1,4 @@
-"""Checks of strategies, and of whether they fit a task, data and a machine.
+"""Checks of strategies, alone and with a task, data and a machine.
 
 Each check raises a one-line ValueError that names the argument and says what to pass.
 """
@@ -54,15 +54,15 @@ def check_strategies(strategies: Any, num_examples: int) -> None:
 def check_fits(
     name: str, strategy: Strategy, task: Task, data: Dataset, machine: Any
 ) -> None:
-    """Raise a ValueError unless the task trains as the strategy needs it to.
+    """Raise a ValueError unless the strategy fits the task, data and machine.
 
-    The policy begins, on a simulated machine; a merge and a local update of one's own
-    are traced.
+    On a simulated machine the policy begins; custom merges and local updates are
+    traced.
     """
     if task.mode == "min" and any(m.required_metrics for m in strategy.merges):
         raise ValueError(
-            f"{name} weights models by their {task.metric}, of which less is better: "
-            "choose another strategy, or a task whose main metric is to be large"
+            f"{name} weights models by their {task.metric}, for which smaller is "
+            "better: choose another strategy, or a task whose main metric is maximized"
         )
     layer = "full" if task.head is None else task.head.layer.name
     if strategy.output and strategy.output != layer:

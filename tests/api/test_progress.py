@@ -81,7 +81,7 @@ def test_a_run_that_stops_early_ends_at_its_end(monkeypatch):
 
 def test_it_follows_the_clock_between_evaluations(monkeypatch):
     """It never goes back when an evaluation is behind the clock."""
-    monkeypatch.setattr(progress, "_LOOK", 0.001)
+    monkeypatch.setattr(progress, "_PERIOD", 0.001)
     monkeypatch.setattr(sys, "stderr", Terminal())
     moved = []
     update = tqdm.update

@@ -106,7 +106,7 @@ def test_evaluations_never_change_the_run(name):
     task, data, bar = counting_task(), counting_data(), silent()
     seldom = Session(task, data, unlike, RunConfig(seconds=9.0, num_evals=1))
     often = copy.copy(seldom)  # with the same programs
-    often.instants = tuple(9.0 * k / 40 for k in range(41))
+    often.config = RunConfig(seconds=9.0, num_evals=40)
     few, many = (one.run(name, STRATEGIES[name], 0, bar) for one in (seldom, often))
     assert (len(few.evals), len(many.evals)) == (2, 41)
     assert float(few.params["w"][0]) == float(many.params["w"][0]) != 0.0
