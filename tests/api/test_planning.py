@@ -1,4 +1,4 @@
-"""`plan`: what runs would take, against runs, hand counts and XLA's own numbers."""
+"""`plan`: predictions against runs, counts by hand and XLA's own numbers."""
 
 import importlib
 import math

@@ -1,4 +1,4 @@
-"""Progress: lines where the output is no terminal, bars where it is one."""
+"""Progress: bars on a terminal, lines elsewhere."""
 
 import io
 import sys
@@ -102,7 +102,7 @@ def test_it_follows_the_clock_between_evaluations(monkeypatch):
 
 
 def test_rates_are_of_what_was_run(monkeypatch):
-    """A run that goes on says nothing of the time left before it has run."""
+    """A resumed run shows no time left before it has run."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     bar = ProgressBar(100.0, real=True)

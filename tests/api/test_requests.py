@@ -235,7 +235,7 @@ def test_a_mean_loss_is_refused_before_anything_is_compiled():
     assert events == []
 
 
-def test_a_complete_data_set_built_by_hand_is_accepted():
+def test_a_complete_custom_data_set_is_accepted():
     x, y = DATA.train.x, DATA.train.y
     whole = Dataset(Split(x, y), Split(x, y), np.int64(2))
     assert len(train(data=whole).evals) == 2
