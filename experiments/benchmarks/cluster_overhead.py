@@ -86,7 +86,7 @@ def _moved(
 
 def run_once(session: Session, chosen: hj.Strategy, seconds: float) -> hj.History:
     """A run of a session, for its history."""
-    session = session.lasting(max(seconds, 1.0))
+    session = session.with_seconds(max(seconds, 1.0))
     return session.run(chosen.name, chosen, 0, ProgressBar(1.0, shown=False))
 
 

@@ -63,7 +63,7 @@ def hetjax_rounds(name: str, data: hj.data.Dataset) -> Callable[[], float]:
         """Return (seconds, number of merges)."""
         bar = ProgressBar(1.0, shown=False)
         began = time.perf_counter()
-        lasting = session.lasting(rounds * one * 1.02)
+        lasting = session.with_seconds(rounds * one * 1.02)
         history = lasting.run("local_sgd", strategy, FLAGS.seed, bar)
         jax.block_until_ready(history.params)
         return time.perf_counter() - began, history.merges

@@ -67,7 +67,7 @@ def _hetjax(
         for placement in ("mesh", "threads")
     }
     return {
-        placement: turns.trained(session.at(machine), strategy)
+        placement: turns.trained(session.with_machine(machine), strategy)
         for placement, machine in machines.items()
     }
 

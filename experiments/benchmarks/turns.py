@@ -73,7 +73,7 @@ def trained(session: Session, strategy: hj.Strategy) -> Contender:
     def run(seconds: float) -> Sequence[float]:
         nonlocal needed
         while True:
-            lasting = session.lasting(max(seconds, needed))
+            lasting = session.with_seconds(max(seconds, needed))
             bar = ProgressBar(1.0, shown=False)
             history = lasting.run(strategy.name, strategy, 0, bar)
             if len(history.merge_times) > FEWEST:

@@ -1,4 +1,4 @@
-"""The functions that run strategies: `train`, `compare`, `calibrate`, and others."""
+"""The functions that run strategies: `train`, `compare`, `calibrate` and others."""
 
 from hetjax.api.advise import Advice, advise
 from hetjax.api.calibrate import calibrate

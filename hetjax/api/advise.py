@@ -1,8 +1,8 @@
-"""Advice: which workers and which strategy, by simulation on a measured machine.
+"""`advise`: rank workers and strategies by simulation on a measured machine.
 
-"Is the slow worker worth adding?" Every strategy is simulated on the virtual clock for
-growing sets of workers, fastest first. With a target it also trains there, so that the
-value of a round for the model counts, not only the number of rounds.
+Every strategy is simulated on the virtual clock for growing sets of workers, fastest
+first, to tell whether a slow worker is worth adding. With a target it also trains
+there, so that the progress of the model counts, not only the number of rounds.
 """
 
 import itertools
@@ -41,24 +41,24 @@ from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import check_calibration
 
-EVENTS = 50_000  # of the simulation of a strategy, at most
-POINTS = 100  # evaluations of a choice that trains; times are interpolated between
-DIGITS = range(3, 7)  # significant ones of a number, so many that choices differ
-ROUNDS = 3  # merges of the model that are simulated, however long they take
+EVENTS = 50_000  # simulated for a strategy, at most
+POINTS = 100  # evaluations of a choice that trains; times are interpolated
+DIGITS = range(3, 7)  # significant digits; the fewest that tell choices apart
+ROUNDS = 3  # merges of the model that are simulated, even if they take longer
 STEPS = 8  # local steps of the default strategies
 
 
 class Choice(NamedTuple):
-    """A strategy on some of the workers, and how it is predicted to run."""
+    """A strategy on some of the workers, with its predicted performance."""
 
     strategy: str
     workers: tuple[str, ...]
     examples_per_second: float
     round_seconds: float  # between merges of the model
-    waiting: float  # share of the workers' time in which they do not compute
-    seconds_to_target: float  # inf if it was not reached, nan if none was given
-    best: float  # best metric in that time; nan if no target was given
-    final: float  # its mean over the last tenth of the evaluations; nan likewise
+    waiting: float  # share of the workers' time without computing
+    seconds_to_target: float  # inf if it is not reached, nan without a target
+    best: float  # best metric in that time; nan without a target
+    final: float  # mean metric over the last tenth of the evaluations, or nan
     local_rounds: dict[str, str]  # by worker: "8 x 32" is 8 steps of 32 examples
 
 
@@ -70,7 +70,7 @@ class Advice(Tabular):
     target: float | None
     metric: str
     machine: str
-    seconds: float = 10.0  # for which every choice was simulated
+    seconds: float = 10.0  # simulated for every choice
     interrupted: bool = False  # by Ctrl-C: some choices are missing
 
     @property
@@ -84,7 +84,7 @@ class Advice(Tabular):
         alone = [c for c in self.choices if len(c.workers) == 1]
         several = [c for c in self.choices if len(c.workers) > 1]
         if not alone or not several:
-            return f"{_named(self.best)} is the best of what was asked for"
+            return f"{_named(self.best)} is the best of the requested choices"
         one, more = alone[0], several[0]
         if self.target is None:
             gain = more.examples_per_second / one.examples_per_second
@@ -127,7 +127,7 @@ class Advice(Tabular):
 
 
 def distinct(values: Sequence[float]) -> list[str]:
-    """The numbers as texts, with as many digits as tell different ones apart.
+    """Return the numbers as texts, with enough digits to tell different ones apart.
 
     >>> distinct([1.23456, 1.23451, 8.0]), distinct([0.5, math.inf])
     (['1.2346', '1.2345', '8'], ['0.5', 'inf'])
@@ -167,16 +167,16 @@ def advise(
     biased_local_sgd, adaptive_sgd and eamsgd with this `batch_size` and
     `learning_rate`.
 
-    Predicted for each choice: examples/s, seconds between merges of the model, waiting,
-    and the local rounds of every worker. With a `target` of the task's metric each
-    choice also trains for `seconds` of virtual time (it computes, so this takes a
-    while), and the first to reach the target is the best. Without a target the best is
-    the one with the most examples/s, however much or little the model learns from each.
+    Predicted for each choice are examples/s, seconds between merges of the model,
+    waiting, and the local rounds of every worker. With a `target` of the task's metric
+    each choice also trains for `seconds` of virtual time, which takes a while, and the
+    first to reach the target is the best. Without a target the best choice is the one
+    with the most examples/s, whether or not the model learns much from each example.
 
-    After Ctrl-C only the choices that were tried completely are returned. Errors:
-    ValueError for invalid arguments, a machine that was calibrated with another model,
-    an empty subset, or subsets that none of the strategies is for; KeyboardInterrupt if
-    Ctrl-C left no choice at all.
+    After Ctrl-C only the completed choices are returned. Errors: ValueError for invalid
+    arguments, a machine that was calibrated with another model, an empty subset, or
+    subsets that fit none of the strategies; KeyboardInterrupt if Ctrl-C came before the
+    first choice was completed.
     """
     table = strategies or _default(batch_size, learning_rate)
     if not isinstance(machine, Machine) and not is_real_machine(machine):
@@ -202,7 +202,7 @@ def advise(
             some = machine.subset(names)
             choice = _simulate_choice(name, strategy, data, some, seconds, num_bytes)
             if target is not None:
-                history = session.at(some).run(
+                history = session.with_machine(some).run(
                     f"{name} on {len(names)}", strategy, seed, bar
                 )
                 interrupted = history.interrupted
@@ -227,7 +227,7 @@ def advise(
 def _pairs(
     sets: Sequence[Sequence[str]], table: Mapping[str, Strategy]
 ) -> list[tuple[Sequence[str], str, Strategy]]:
-    """(workers, name, strategy): one worker for sequential SGD, several for others."""
+    """Return (workers, name, strategy): sequential SGD is for one worker only."""
     pairs = [
         (names, name, strategy)
         for names, (name, strategy) in itertools.product(sets, table.items())
@@ -277,9 +277,8 @@ def _simulate_choice(
 ) -> Choice:
     """Simulate a policy on the machine for `seconds`, without the model of `num_bytes`.
 
-    The choice counts what happens up to the last merge of the model in these seconds,
-    or up to the first ROUNDS merges if those take longer. Rounds that are unfinished at
-    the end do not count.
+    The choice counts everything up to the last merge of the model in these seconds, or
+    up to merge number ROUNDS if that is later. Unfinished rounds do not count.
     """
     run = virtual_run(strategy, machine, data, num_bytes)
     examples, merges, busy, duration = 0, 0, 0.0, 0.0

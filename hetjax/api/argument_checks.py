@@ -25,17 +25,17 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
 def check_seconds(seconds: Any) -> None:
     """Raise a ValueError unless `seconds` is a finite number above 0."""
     if not (is_real(seconds) and seconds > 0 and math.isfinite(seconds)):
-        raise ValueError(f"seconds={seconds!r}: give a finite number above 0")
+        raise ValueError(f"seconds={seconds!r}: pass a finite number above 0")
 
 
 def check_num_evals(num_evals: Any) -> None:
     """Raise a ValueError unless `num_evals` is a whole number from 1 to MOST_EVALS."""
     if not (is_whole(num_evals) and num_evals >= 1):
-        raise ValueError(f"num_evals={num_evals!r}: give a whole number, at least 1")
+        raise ValueError(f"num_evals={num_evals!r}: pass a whole number, at least 1")
     if num_evals > MOST_EVALS:
         raise ValueError(
-            f"num_evals={num_evals}: give at most {MOST_EVALS:,}: each evaluation uses "
-            "the whole test split, and its metrics are kept in the history"
+            f"num_evals={num_evals}: pass at most {MOST_EVALS:,}: each evaluation uses "
+            "the whole test split, and its metrics stay in the history"
         )
 
 
@@ -45,7 +45,7 @@ def check_eval_examples(eval_examples: Any) -> None:
         is_whole(eval_examples) and eval_examples >= 1
     ):
         raise ValueError(
-            f"eval_examples={eval_examples!r}: give a whole number of at least 1, or "
+            f"eval_examples={eval_examples!r}: pass a whole number of at least 1, or "
             "None for the whole test split"
         )
 
@@ -53,7 +53,7 @@ def check_eval_examples(eval_examples: Any) -> None:
 def check_target(target: Any) -> None:
     """Raise a ValueError unless `target` is None or a finite number."""
     if target is not None and not (is_real(target) and math.isfinite(target)):
-        raise ValueError(f"target={target!r}: give a finite number, or None")
+        raise ValueError(f"target={target!r}: pass a finite number, or None")
 
 
 def check_epochs(epochs: Any) -> None:
@@ -61,7 +61,7 @@ def check_epochs(epochs: Any) -> None:
     if epochs is None:
         return
     if not (is_real(epochs) and epochs > 0 and math.isfinite(epochs)):
-        raise ValueError(f"epochs={epochs!r}: give a finite number above 0, or None")
+        raise ValueError(f"epochs={epochs!r}: pass a finite number above 0, or None")
 
 
 def check_callback(name: str, callback: Any, *, several: bool = False) -> None:
@@ -71,27 +71,27 @@ def check_callback(name: str, callback: Any, *, several: bool = False) -> None:
         if one is not None and not callable(one):
             what = f"{name} has {shown(one)}" if listed else f"{name} is {shown(one)}"
             raise ValueError(
-                f"{what}: give a function of one argument{', or several' * several}"
+                f"{what}: pass a function of one argument{', or several' * several}"
             )
 
 
 def check_path(name: str, path: Any) -> None:
     """Raise a ValueError unless `path` is None or a path."""
     if path is not None and not isinstance(path, str | os.PathLike):
-        raise ValueError(f"{name} is {shown(path)}: give a path, or None")
+        raise ValueError(f"{name} is {shown(path)}: pass a path, or None")
 
 
 def check_folder(name: str, path: Any) -> None:
     """Raise a ValueError unless `path` is None, a folder, or does not exist yet."""
     check_path(name, path)
     if path is not None and Path(path).exists() and not Path(path).is_dir():
-        raise ValueError(f"{name}={str(path)!r}: this is a file; give a folder")
+        raise ValueError(f"{name}={str(path)!r}: this is a file; pass a folder")
 
 
 def check_seed(seed: Any, name: str = "seed") -> None:
     """Raise a ValueError for a seed that JAX would refuse or change."""
     if not (is_whole(seed) and 0 <= int(seed) < 2**32):
-        raise ValueError(f"{name}={seed!r}: give a whole number from 0 to 2**32 - 1")
+        raise ValueError(f"{name}={seed!r}: pass a whole number from 0 to 2**32 - 1")
 
 
 def seeds_of(seeds: Any) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ def seeds_of(seeds: Any) -> tuple[int, ...]:
         return tuple(range(int(seeds)))
     if not isinstance(seeds, Iterable) or isinstance(seeds, str | bytes | Mapping):
         raise ValueError(
-            f"seeds={seeds!r}: give a whole number of seeds, or a sequence of them"
+            f"seeds={seeds!r}: pass a whole number of seeds, or a sequence of them"
         )
     if isinstance(seeds, Sequence):
         _check_number_of_seeds(len(seeds))
@@ -110,17 +110,17 @@ def seeds_of(seeds: Any) -> tuple[int, ...]:
     for seed in found:
         check_seed(seed)
     if len(set(found)) < len(found):
-        raise ValueError(f"seeds={found}: give every seed once")
+        raise ValueError(f"seeds={found}: pass every seed once")
     return found
 
 
 def _check_number_of_seeds(number: int) -> None:
     if number < 1:
-        raise ValueError("there are no seeds: give at least one")
+        raise ValueError("there are no seeds: pass at least one")
     if number > MOST_SEEDS:
         raise ValueError(
-            f"seeds: {number} are too many, give at most {MOST_SEEDS:,}: each is a run "
-            "of every strategy, and all histories are kept"
+            f"seeds: {number} are too many, pass at most {MOST_SEEDS:,}: each is a run "
+            "of every strategy, and all histories stay in memory"
         )
 
 
@@ -133,7 +133,7 @@ def check_rate(learning_rate: Any) -> None:
     scheduled = isinstance(learning_rate, LearningRate) or callable(learning_rate)
     if not scheduled and not is_real(learning_rate):
         raise ValueError(
-            f"learning_rate is {shown(learning_rate)}: give a number above 0, or a "
+            f"learning_rate is {shown(learning_rate)}: pass a number above 0, or a "
             "function of the examples"
         )
     check_learning_rate(learning_rate)
@@ -177,17 +177,17 @@ def check_learning_rates(learning_rates: Any) -> None:
         learning_rates, str
     ):
         raise ValueError(
-            f"learning_rates is {shown(learning_rates)}: give a sequence of numbers"
+            f"learning_rates is {shown(learning_rates)}: pass a sequence of numbers"
         )
     for rate in learning_rates:
         if not (is_real(rate) and rate > 0 and math.isfinite(rate)):
             raise ValueError(
-                f"learning_rates has {rate!r}: give finite numbers above 0"
+                f"learning_rates has {rate!r}: pass finite numbers above 0"
             )
 
 
 def shown(value: Any) -> str:
-    """Describe a value for a message: its type, and its repr where that is short."""
+    """Describe a value for a message: its type, and its repr if that is short."""
     text = repr(value)
     if value is None or isinstance(value, bool):
         return text

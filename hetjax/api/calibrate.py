@@ -1,4 +1,4 @@
-"""Calibration: measure real devices, alone and together, to simulate them."""
+"""`calibrate`: measure real devices, alone and together, to simulate them."""
 
 import dataclasses
 import warnings
@@ -30,8 +30,8 @@ from hetjax.tracing.fingerprint import model_text
 from hetjax.tracing.fit import Fit, disturbances, fit_machine
 
 MOST_STEPS = 1000  # of a round; enough to see that costs are proportional to steps
-MOST_ROUNDS = 100_000  # of each worker; they take a day, and all are kept in memory
-_LONG = 1e6  # [s] the run ends by itself long before that
+MOST_ROUNDS = 100_000  # of each worker; they take a day, and all stay in memory
+_LONG = 1e6  # [s] the run ends by itself long before
 
 
 def calibrate(
@@ -46,33 +46,33 @@ def calibrate(
     path: str | Path | None = None,
     progress: bool = True,
 ) -> Machine:
-    """Measure real devices and return a simulated machine that is as fast.
+    """Measure real devices and return a simulated machine of the same speed.
 
     Every device runs local rounds of every batch size and number of `local_steps`,
     `repeats` times each: alone, then while all other devices compute, both without a
     pause and as in a synchronous round. A merge follows each round. With sparse inputs,
-    light and heavy examples are measured. The fit (`tracing.fit`) gives
+    light and heavy examples are measured. The fit (`tracing.fit`) finds
 
         seconds = per_round + steps fixed + examples per_example + nonzeros per_nonzero
 
     each worker's contention, the noise, and the link that merges use.
 
-    `devices` are as in `local_machine`, or a `local_machine` with its slowdowns and
-    workers per device, or the workers of a `cluster_machine` that are there.
+    `devices` are those of `local_machine`, or a `local_machine` with its slowdowns and
+    workers per device, or a `cluster_machine`, whose present workers are measured.
     `local_update` makes the steps (default `local.sgd()`).
 
-    The machine's `calibration` says what was measured and how well it fits. A warning
-    says if other programs disturbed it: a poor fit, steps that vary by more than a
-    fifth, or devices of one kind that are more than 1.5 times apart. `path`
-    saves the machine as JSON, which `machine.load_machine` reads. An interrupted
-    calibration returns nothing; if the file cannot be written in the end, that is a
-    warning. Errors: ValueError for devices that do not exist, a
-    data set smaller than a batch, or more than MOST_STEPS steps or MOST_ROUNDS rounds;
-    KeyboardInterrupt after Ctrl-C.
+    The machine's `calibration` describes the measurements and the quality of the fit. A
+    warning reports signs that other programs disturbed it: a poor fit, steps that vary
+    by more than a fifth, or devices of one kind that differ by a factor of more than
+    1.5. `path` saves the machine as JSON, which `machine.load_machine` reads; if the
+    file cannot be written, a warning says so, and the machine is still returned.
+    Errors: ValueError for devices that do not exist, a data set smaller than a batch,
+    or more than MOST_STEPS steps or MOST_ROUNDS rounds; KeyboardInterrupt after Ctrl-C,
+    without a result.
     """
     if isinstance(devices, Machine):
         raise ValueError(
-            f"the machine {devices.name!r} is a simulated one: give real devices, or "
+            f"the machine {devices.name!r} is a simulated one: pass real devices, or "
             "local_machine()"
         )
     if path is not None and not Path(path).parent.is_dir():
@@ -134,7 +134,7 @@ def calibrate(
 def _to_measure(
     devices: LocalMachine | ClusterMachine | Sequence[Device | str] | None,
 ) -> LocalMachine | ClusterMachine:
-    """The machine, without faults; its workers run one by one."""
+    """Return the machine to measure: without faults, with its workers in threads."""
     if isinstance(devices, ClusterMachine):
         return dataclasses.replace(devices.present, faults=())
     machine = devices if isinstance(devices, LocalMachine) else local_machine(devices)
@@ -147,31 +147,31 @@ def _check_rounds(
     local_steps: Sequence[int],
     repeats: int,
 ) -> None:
-    """Raise a ValueError for rounds that cannot be measured, or would take too long."""
+    """Raise a ValueError for rounds that cannot be measured or would take too long."""
     for name, values, most, why in (
         ("batch_sizes", batch_sizes, len(data.train), "the training data has no more"),
         ("local_steps", local_steps, MOST_STEPS, "their batches are prepared together"),
         ("repeats", (repeats,), MOST_ROUNDS, "each runs all batch sizes and steps"),
     ):
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-            raise ValueError(f"{name}={values!r}: give a sequence of whole numbers")
+            raise ValueError(f"{name}={values!r}: pass a sequence of whole numbers")
         for value in values:
             if not is_whole(value) or value < 1:
                 raise ValueError(
-                    f"{name} has {value!r}: give whole numbers, at least 1"
+                    f"{name} has {value!r}: pass whole numbers, at least 1"
                 )
             if value > most:
-                raise ValueError(f"{name} has {value}: give at most {most:,}; {why}")
+                raise ValueError(f"{name} has {value}: pass at most {most:,}; {why}")
     rounds = repeats * len(batch_sizes) * len(local_steps)
     if rounds > MOST_ROUNDS:
         raise ValueError(
-            f"repeats={repeats}: these are {rounds} rounds for each worker, give at "
+            f"repeats={repeats}: these are {rounds} rounds for each worker, pass at "
             f"most {MOST_ROUNDS:,} rounds (repeats x batch sizes x local steps)"
         )
 
 
 def _with_progress(policy: Policy, bar: tqdm) -> Policy:
-    """Return a policy whose rounds move a bar; `init` resets it after a dry run."""
+    """Return a policy whose merges advance a bar; `init` resets it after a dry run."""
 
     def init(workers, num_examples):
         bar.reset()

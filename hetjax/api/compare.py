@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,9 +46,9 @@ from hetjax.tasks.types import Task
 
 TUNE = ("common", "each")
 TUNING = "tuning"  # the folder in `out` of the runs that choose learning rates
-Keep = Callable[..., dict[str, Any]]
-"""keep(name, seed, group="") -> the arguments of `Session.run` that say where a run is
-kept; runs of a group share a folder."""
+CheckpointingOf = Callable[..., dict[str, Any]]
+"""checkpointing_of(name, seed, group="") -> the checkpoint arguments of `Session.run`
+for a run; runs of a group share a folder."""
 
 
 def compare(
@@ -78,42 +78,40 @@ def compare(
 ) -> Comparison:
     """Run every strategy with every seed for the same number of seconds.
 
-    The seconds are virtual, or wall-clock time on a `local_machine`. They may be a
-    dictionary of each strategy's own, such as those that `plan` finds for some epochs;
-    each is then evaluated at instants of its own. Real runs differ from one another,
-    and each is recorded in the folder `traces` if one is given.
-    `devices` are those of this host that simulated workers are spread over, as in
-    `train`, which also says what `compiled` and `data_on` are.
+    The seconds are virtual, or wall-clock time on a `local_machine`. They may also be a
+    dictionary with the seconds of each strategy, such as those that `plan` finds for a
+    number of epochs; each strategy is then evaluated at its own times. Real runs differ
+    from one another; each is recorded in the folder `traces`, if it is passed.
+    `devices`, `compiled` and `data_on` are those of `train`.
 
-    Runs of one seed start from the same parameters, draw from the same shuffled order,
-    and are evaluated at the same instants (on `eval_examples` of the test split, if it
-    is given, and on all of it at the end, as in `train`). `seeds` is a number of seeds
-    (0, 1, ...) or the seeds themselves. With `learning_rates` the learning rate (at the
+    Runs with the same seed start from the same parameters, draw from the same shuffled
+    order, and are evaluated at the same times (on `eval_examples` of the test split, if
+    passed, and on all of it at the end, as in `train`). `seeds` is a number of seeds
+    (0, 1, ...) or a sequence of seeds. With `learning_rates`, the learning rate (at the
     largest batch size; other sizes follow by linear scaling) is chosen first, on a
-    tenth of the training split that is held out for this (of which `eval_examples` are
-    looked at, if it is given): tune="common" takes the one
-    learning rate whose metric is best on average over all strategies (the
-    Adaptive SGD paper's protocol), "each" the best learning rate of each strategy. What
-    counts is the metric at the end (`History.final`), which a user would keep.
+    tenth of the training split that is held out for this (or on `eval_examples` of it,
+    if passed). tune="common" chooses the one learning rate whose metric is best on
+    average over all strategies (the Adaptive SGD paper's protocol), "each" the best
+    learning rate of each strategy. The metric is the one at the end (`History.final`).
 
-    With `out`, a folder, every run is kept in a folder of its own there, those that
-    choose learning rates, too: the same call again only does what is missing, and
+    With `out`, a folder, every run, also one that chooses learning rates, is
+    checkpointed in its own folder there. The same call again runs only what is missing;
     `every` and `resume` are those of `train`. Strategies and seeds may be added; a
-    setting that has changed is an OtherRun (a ValueError) that names it, before any
+    setting that has changed raises an OtherRun (a ValueError) that names it, before any
     run begins.
 
-    A run that turns NaN is stopped, reported and kept; the other runs go on. `epochs`
-    ends a run at the first evaluation after that many passes over the training data.
-    Ctrl-C stops the comparison and returns the runs so far (KeyboardInterrupt if there
-    are none). `on_history` is called with the history of each run when it ends. An
-    exception, of it or of a part of a strategy, holds the runs so far as its attribute
-    `histories`.
+    A run that turns NaN is stopped and reported, its history is returned, and the other
+    runs continue. `epochs` ends a run at the first evaluation after that many passes
+    over the training data. Ctrl-C stops the comparison and returns the histories so far
+    (KeyboardInterrupt if there are none). `on_history` is called with the history of
+    each run when it ends. An exception raised by it, or by a part of a strategy, has
+    the histories so far as its attribute `histories`.
 
     Errors: a ValueError that names the argument, before anything is compiled, for a
     request that cannot be met.
     """
     seeds = seeds_of(seeds)
-    lasting = seconds_of(seconds, strategies, learning_rates)
+    seconds = seconds_of(seconds, strategies, learning_rates)
     check_choice("tune", tune, TUNE)
     check_learning_rates(learning_rates)
     check_target(target)
@@ -124,9 +122,9 @@ def compare(
     if resume == "must" and out is None:
         raise ValueError('resume="must": pass out, the folder of the runs to continue')
     _ = Checkpoint(out or ".", every=every)  # which checks `every`
-    keep = partial(_kept_in, out, every, resume)
+    checkpointing_of = partial(_checkpointing, out, every, resume)
     config = RunConfig(
-        seconds=max(lasting.values(), default=1.0),  # none: an error says so below
+        seconds=max(seconds.values(), default=1.0),  # none: an error says so below
         num_evals=num_evals,
         eval_examples=eval_examples,
         epochs=epochs,
@@ -136,55 +134,43 @@ def compare(
         schedule_seed=schedule_seed,
     )
     session = Session(task, data, machine, config)
-    num_examples = len(data.train)
-    if len(learning_rates):
-        num_examples -= num_held_out(num_examples)
-    session.check_strategies(strategies, num_examples)
-    check_placement(machine, strategies, recorded=traces is not None)
-    _check_tunable(strategies, learning_rates)
-    sessions = {name: session.lasting(time) for name, time in lasting.items()}
-    _check_kept(sessions, strategies, learning_rates, seeds, keep)
-    repeated = len(seeds) + len(learning_rates)
-    total, number = repeated * sum(lasting.values()), repeated * len(strategies)
+    _check_fits(session, strategies, learning_rates, recorded=traces is not None)
+    sessions = {name: session.with_seconds(s) for name, s in seconds.items()}
+    _check_resumable(sessions, strategies, learning_rates, seeds, checkpointing_of)
+    runs_each = len(seeds) + len(learning_rates)
+    bar = ProgressBar(
+        runs_each * sum(seconds.values()),
+        runs_each * len(strategies),
+        shown=progress,
+        real=session.real,
+    )
     traces = traces if session.real and is_first() else None
     if traces:
         Path(traces).mkdir(parents=True, exist_ok=True)
-    bar = ProgressBar(total, number, shown=progress, real=session.real)
     histories: list[History] = []
     tuning, signal = None, ""
     try:
         if len(learning_rates):
             tuning = tune_rates(
-                session, strategies, learning_rates, tune, seeds[0], bar, keep
+                session,
+                strategies,
+                learning_rates,
+                tune,
+                seeds[0],
+                bar,
+                checkpointing_of,
             )
             strategies = _with_learning_rates(strategies, tuning["chosen"])
-        # seed by seed, so that after Ctrl-C every strategy has some runs; or all seeds
-        # that have one schedule together
-        groups = [[seed] for seed in seeds] if schedule_seed is None else [list(seeds)]
-        families = _families(strategies, sessions)
-        for some, names in [(s, n) for s in groups for n in families]:
-            own = sessions[names[0]]
-            trace = None
-            if traces:  # of one run at a time, since real ones are not played together
-                trace = Path(traces) / f"{_of_run(names[0], some[0])}.jsonl"
             # adding a strategy may change the rate that is best for all
-            runs = [
-                ComparedRun(
-                    name, s, seed, keep(_rated(name, s) if tuning else name, seed)
-                )
-                for name, s in ((name, strategies[name]) for name in names)
-                for seed in some
-            ]
-            for found in run_all(own, runs, bar, trace=trace):
-                for history in found:
-                    histories.append(history)
-                    if on_history:
-                        on_history(history)
-                if found[-1].interrupted:
-                    signal = found[-1].signal or "SIGINT"
-                    break
-            if signal:
-                break
+            checkpointing_of = partial(_of_rated, checkpointing_of, strategies)
+        for history in _run_groups(
+            sessions, strategies, seeds, bar, checkpointing_of, traces
+        ):
+            histories.append(history)
+            if on_history:
+                on_history(history)
+        if histories[-1].interrupted:
+            signal = histories[-1].signal or "SIGINT"
     except KeyboardInterrupt as error:  # between two runs, or again within one
         if not histories:
             raise
@@ -207,6 +193,53 @@ def compare(
     )
 
 
+def _run_groups(
+    sessions: Mapping[str, Session],
+    strategies: Mapping[str, Strategy],
+    seeds: Sequence[int],
+    bar: ProgressBar,
+    checkpointing_of: CheckpointingOf,
+    traces: str | Path | None,
+) -> Iterator[History]:
+    """Run all strategies and seeds; yield the histories until a run is interrupted.
+
+    Runs go seed by seed, so that after Ctrl-C every strategy has some runs; seeds that
+    share a schedule run together.
+    """
+    families = _families(strategies, sessions)
+    shared = sessions[families[0][0]].config.schedule_seed is not None
+    groups = [list(seeds)] if shared else [[seed] for seed in seeds]
+    for group, names in itertools.product(groups, families):
+        trace = None
+        if traces:  # of one run at a time, since real ones are not played together
+            trace = Path(traces) / f"{_file_stem(names[0], group[0])}.jsonl"
+        runs = [
+            ComparedRun(name, strategies[name], seed, checkpointing_of(name, seed))
+            for name in names
+            for seed in group
+        ]
+        for found in run_all(sessions[names[0]], runs, bar, trace=trace):
+            yield from found
+            if found[-1].interrupted:
+                return
+
+
+def _check_fits(
+    session: Session,
+    strategies: Mapping[str, Strategy],
+    learning_rates: Sequence[float],
+    *,
+    recorded: bool,
+) -> None:
+    """Raise a ValueError for strategies that do not fit the task, data and machine."""
+    num_examples = len(session.data.train)
+    if len(learning_rates):
+        num_examples -= num_held_out(num_examples)
+    session.check_strategies(strategies, num_examples)
+    check_placement(session.machine, strategies, recorded=recorded)
+    _check_tunable(strategies, learning_rates)
+
+
 def _check_tunable(
     strategies: Mapping[str, Strategy], learning_rates: Sequence[float]
 ) -> None:
@@ -227,21 +260,20 @@ def tune_rates(
     tune: str,
     seed: int,
     bar: ProgressBar,
-    keep: Keep = lambda *run: {},
+    checkpointing_of: CheckpointingOf = lambda *run: {},
 ) -> dict[str, Any]:
     """Choose learning rates on a held-out tenth of the training split.
 
     Returns {"tune", "held_out", "score": "final", "scores": {strategy: {learning rate:
-    final metric}}, "chosen": {strategy: learning rate}}, "held_out" being the examples
-    of an evaluation (with `eval_examples` not all of them). A run that diverged has the
-    worst score, infinite.
-    The common learning rate is, among those that most strategies survive, the one that
-    is best on average. Of equally good ones the first in `learning_rates` is taken.
-    `keep` says where each run is kept.
+    final metric}}, "chosen": {strategy: learning rate}}, where "held_out" is the number
+    of examples of an evaluation (with `eval_examples` not all of them). A run that
+    diverged has the worst score, infinite. The common learning rate is, among those
+    with which most strategies do not diverge, the one that is best on average. Ties go
+    to the first in `learning_rates`.
     """
-    held = session.on(_held_out(session.data, seed))
+    held = session.with_data(_held_out(session.data, seed))
     scores = {
-        name: _scores(held, name, s, learning_rates, seed, bar, keep)
+        name: _scores(held, name, s, learning_rates, seed, bar, checkpointing_of)
         for name, s in strategies.items()
     }
     mode = session.programs.task.mode
@@ -265,7 +297,7 @@ def tune_rates(
     }
 
 
-def _kept_in(
+def _checkpointing(
     out: str | Path | None,
     every: str,
     resume: str,
@@ -273,15 +305,25 @@ def _kept_in(
     seed: int,
     group: str = "",
 ) -> dict[str, Any]:
-    """Where a run is kept, as arguments of `Session.run`; nothing without `out`."""
+    """Return the checkpoint arguments of `Session.run`; none without `out`."""
     if out is None:
         return {}
-    folder = Path(out) / group / _of_run(name, seed)
+    folder = Path(out) / group / _file_stem(name, seed)
     return {"checkpoint": Checkpoint(folder, every=every), "resume": resume}
 
 
-def _of_run(name: str, seed: int) -> str:
-    """A run as the name of a file."""
+def _of_rated(
+    checkpointing_of: CheckpointingOf,
+    strategies: Mapping[str, Strategy],
+    name: str,
+    seed: int,
+) -> dict[str, Any]:
+    """As `checkpointing_of`, for a run whose learning rate was chosen."""
+    return checkpointing_of(_rated(name, strategies[name]), seed)
+
+
+def _file_stem(name: str, seed: int) -> str:
+    """Return the name of a run's file or folder."""
     return f"{file_name(name, safe=' ,=()')}_{seed}"
 
 
@@ -290,9 +332,10 @@ def seconds_of(
     strategies: Mapping[str, Strategy],
     learning_rates: Sequence[float],
 ) -> dict[str, Any]:
-    """The seconds of each strategy's runs; each number is checked.
+    """Return the seconds of each strategy's runs; check each number.
 
-    Errors: a ValueError for other names, or beside learning rates to choose from.
+    Errors: a ValueError if a dictionary has other names than the strategies, or if
+    learning rates are to be chosen.
     """
     if not isinstance(strategies, Mapping):
         return {}  # `Session.check_strategies` says what is wrong
@@ -302,37 +345,38 @@ def seconds_of(
     if set(seconds) != set(strategies):
         raise ValueError(
             f"seconds is for {', '.join(map(str, seconds)) or 'nothing'}, but the "
-            f"strategies are {', '.join(map(str, strategies))}: give each its own, or "
-            "one number for all"
+            f"strategies are {', '.join(map(str, strategies))}: pass a number for each "
+            "of them, or one number for all"
         )
     if len(learning_rates):
         raise ValueError(
-            "learning_rates are compared over the same seconds: give one number"
+            "learning_rates are compared over the same seconds: pass one number"
         )
     for time in seconds.values():
         check_seconds(time)
     return dict(seconds)
 
 
-def _check_kept(
+def _check_resumable(
     sessions: Mapping[str, Session],
     strategies: Mapping[str, Strategy],
     learning_rates: Sequence[float],
     seeds: Sequence[int],
-    keep: Keep,
+    checkpointing_of: CheckpointingOf,
 ) -> None:
-    """Raise an OtherRun before any run begins, so that none is made in vain."""
+    """Raise an OtherRun before any run begins, rather than after some runs."""
     for seed, (name, strategy) in itertools.product(seeds, strategies.items()):
         rated = [_at(strategy, learning_rate) for learning_rate in learning_rates]
         for each in rated or [strategy]:
-            kept = keep(_rated(name, each) if rated else name, seed)
-            sessions[name].check_kept(name, each, seed, **kept)
+            run = _rated(name, each) if rated else name
+            checkpointing = checkpointing_of(run, seed)
+            sessions[name].check_resumable(name, each, seed, **checkpointing)
 
 
 def _families(
     strategies: Mapping[str, Strategy], sessions: Mapping[str, Session]
 ) -> list[list[str]]:
-    """Neighbors that differ in their learning rates alone, as those of a sweep do."""
+    """Group neighbors that differ only in their learning rates, as in a sweep."""
     found: list[tuple[Any, list[str]]] = []
     for name, strategy in strategies.items():
         own = sessions[name]
@@ -347,7 +391,7 @@ def _families(
 
 
 def _rated(name: str, strategy: Strategy) -> str:
-    """The name of a run whose learning rate is chosen, or tried."""
+    """Return the name of a run whose learning rate is chosen, or tried."""
     return f"{name}, rate {strategy.learning_rate}"
 
 
@@ -364,14 +408,14 @@ def _scores(
     learning_rates: Sequence[float],
     seed: int,
     bar: ProgressBar,
-    keep: Keep,
+    checkpointing_of: CheckpointingOf,
 ) -> dict[float, float]:
-    """The final metric at each learning rate."""
-    # in its settings, too: a kept run is the same one beside other rates
+    """Return the final metric at each learning rate."""
+    # a setting of the strategy: the run is resumed whichever other rates are tried
     rated = [_at(strategy, rate) for rate in learning_rates]
     names = [_rated(name, each) for each in rated]
     runs = [
-        ComparedRun(each, own, seed, keep(each, seed, TUNING))
+        ComparedRun(each, own, seed, checkpointing_of(each, seed, TUNING))
         for each, own in zip(names, rated, strict=True)
     ]
     found = {}
@@ -416,7 +460,7 @@ def describe(data: Dataset) -> dict[str, Any]:
 
 
 def _unseen(data: Dataset) -> list[str]:
-    """A note on classes or labels that only the test split has, if it is known."""
+    """Return a note on classes that only the test split has, if they are known."""
     seen = []
     for y in (data.train.y, data.test.y):
         if sp.issparse(y):

@@ -31,7 +31,7 @@ class RoundState(NamedTuple):
 
     replicas: Replica  # leaves [W, ...]
     merge: MergeState  # the center, its momentum, and so on
-    steps: jax.Array  # int32 [W], taken by each worker
+    steps: jax.Array  # int32 [W], steps taken by each worker
     key: jax.Array
 
 
@@ -66,16 +66,16 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> RoundFunction
     random key of step t of worker i is `key` folded with i and t, as in `train`, so
     that rounds of the same batches yield the same parameters, up to rounding.
 
-    `metrics` have the mean training loss of all examples of the round as "loss" [], and
-    those of all steps as "losses" [W, K], NaN for steps that were not taken. `model`
+    `metrics` are the mean training loss of all examples of the round, "loss" [], and
+    that of every step, "losses" [W, K], NaN for steps that were not taken. `model`
     returns the merged model, which `task.metrics` evaluates.
 
     Errors: a ValueError for a strategy whose merge is a tree of merges, needs metrics
     of held-out examples, or has partners (use `make_run`); for complex or integer
     parameters; for a custom merge or local update with wrong outputs; for batches that
     do not have W workers; and for a missing learning rate if the strategy has no
-    constant one. Unlike in `train`, losses are not checked for coupling between the
-    examples of a batch.
+    constant one. Losses are not checked for coupling between the examples of a batch,
+    as `train` does.
 
     >>> import hetjax as hj
     >>> import jax, jax.numpy as jnp
@@ -88,10 +88,10 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> RoundFunction
     >>> metrics["losses"].shape
     (4, 2)
     """
-    checked_batches: set[Any] = set()  # with which a step of one's own was traced
+    checked_batches: set[Any] = set()  # shapes with which a custom step was traced
     like = trainable_shapes(task)
     check_custom_merges(strategy, task)
-    programs = Programs(task)  # its own: settings of the strategy may be traced
+    programs = Programs(task)  # not shared: settings of the strategy may be traced
     merge = _merge_of(strategy, programs)
     requires = (*merge.requires, *strategy.local.requires)
     begin = programs.replica(strategy.local, requires)
@@ -223,7 +223,7 @@ def _rates(strategy: Strategy, given: Any, params: Params, workers: int) -> jax.
 def _stats(
     steps: jax.Array, sizes: jax.Array, counts: jax.Array, rates: jax.Array
 ) -> WorkerStats:
-    """Return worker statistics of a round; `counts` [W, K] are those of steps taken."""
+    """Return worker statistics of a round; `counts` [W, K] are of the steps taken."""
     n = len(steps)
     ones, zeros = jnp.ones(n, rates.dtype), jnp.zeros(n, rates.dtype)
     last = jnp.clip(steps - 1, 0)
@@ -246,7 +246,7 @@ def _stats(
 def _merged(
     merge: Merge, state: MergeState, replicas: Replica, stats: WorkerStats
 ) -> tuple[MergeState, Replica]:
-    """(state, replicas [W, ...]) after a merge of all workers."""
+    """Return (state, replicas [W, ...]) after a merge of all workers."""
     if MergeProperty.TAKES_GROUPS in merge.properties:
         group: Any = Group((replicas,), stacked=len(stats.local_steps))
         state, (after,) = applied(merge, state, group, stats, PUSH_FETCH)

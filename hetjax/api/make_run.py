@@ -53,7 +53,7 @@ class RunFunction:
         batch: Any,
         seed: int,
     ):
-        """`make(**settings)` makes the strategy again; None: there is no factory."""
+        """`make(**settings)` makes the strategy anew; None if it has no factory."""
         self._task, self._strategy, self._make = task, strategy, make
         self._written, self._source = written, source
         self._batches, self._batch, self._seed = batches, batch, seed
@@ -237,19 +237,18 @@ def make_run(
     (`jax.grad`), for example the final loss of an asynchronous run with respect to its
     learning rate.
 
-    The schedule is written by `make_run`: it depends on the machine, the policy and the
+    `make_run` writes the schedule: it depends on the machine, the policy and the
     sampler, with the clock's noise and the order of examples drawn from `seed`.
-    `run.schedule` is printed, and displayed in Jupyter, as a table. The other arguments
-    are those of `train`.
+    `run.schedule` is displayed as a table. The other arguments are those of `train`.
 
     `key`, of `jax.random.key`, makes the initial parameters (`task.init(key)`) and the
     keys of all steps; the default is that of `seed`. `run(jax.random.key(seed))` equals
     `train(..., seed=seed)` up to rounding. `params`, or a pair (params, model_state),
-    replace the initial ones.
+    replaces the initial ones.
 
-    `learning_rate` replaces the strategy's constant learning rate in local steps, times
-    the policy's factor of a round, and in merges. `settings` are numbers of the
-    strategy's merges and local update, named as its factory's arguments: `alpha` of
+    `learning_rate` replaces the strategy's constant learning rate in local steps (times
+    the policy's factor of a round) and in merges. `settings` are numbers of the
+    strategy's merges and local update, named like its factory's arguments: `alpha` of
     `sma`, `momentum` of `local_sgd`. Settings that would change the schedule, such as
     `batch_size` and `local_steps`, are errors. `strategy` may also be a function of
     settings that returns a strategy; the schedule is then that of the `settings` passed

@@ -1,7 +1,7 @@
-"""What runs would take, before any begins: memory, virtual time, and time of this host.
+"""`plan`: predict the memory, virtual time and host time of runs before they begin.
 
-The policy alone is simulated for the virtual time, as in `advise`. A few steps of the
-largest batch run on a device of this host; XLA says how much memory they take.
+Virtual time comes from simulating the policy alone, as in `advise`. A few steps of the
+largest batch run on a device of this host; XLA reports how much memory they use.
 """
 
 import math
@@ -35,37 +35,37 @@ from hetjax.tasks.types import Task
 
 EVENTS = 50_000  # of the simulation of a strategy, at most; beyond, it is extrapolated
 SILENCE = 10.0  # [s] between two lines of progress, at least
-LONGEST = 120.0  # [s] of timed steps of a strategy: of slow ones there are fewer
+LONGEST = 120.0  # [s] of timed steps of a strategy: fewer steps if they are slow
 MEGA, HOUR = 1e6, 3600.0
 
 
 class PlannedRun(NamedTuple):
-    """What one strategy would take for all epochs."""
+    """The predicted cost of all epochs with one strategy."""
 
     strategy: str
     virtual_seconds: float  # of the machine's clock
     updates: int  # steps of all workers
     replica_bytes: int  # a worker's model, statistics, optimizer and buffers
-    step_bytes: int  # of a step besides: activations, workspace, batch, second replica
-    device_bytes: int  # of the device with most workers
-    # of a simulated run that is compiled, on one device; None: it is not compiled
+    step_bytes: int  # of a step: activations, workspace, batch, second replica
+    device_bytes: int  # of the device with the most workers
+    # of a compiled simulated run, on one device; None: it is not compiled
     compiled_bytes: int | None
     step_seconds: float  # median of `timed` steps on this host's device
     timed: int
-    host_seconds: float  # all steps, one after another, on this host's devices
+    host_seconds: float  # of all steps in sequence on this host's devices
 
 
 @dataclass(frozen=True, repr=False)
 class Plan(Tabular):
-    """What each strategy would take, as `plan` found it."""
+    """The predicted cost of each strategy, returned by `plan`."""
 
     runs: tuple[PlannedRun, ...]
     parameters: int
-    num_bytes: int  # of a model, as a merge sends it
+    num_bytes: int  # of a model that a merge sends
     epochs: float
     batch: str  # size of the timed steps, in words
     machine: str
-    device: str  # of this host, where steps were timed
+    device: str  # of this host, on which steps were timed
 
     def table(self) -> Table:
         """Return the plan as a table."""
@@ -110,29 +110,31 @@ def plan(
     devices: Sequence[Device | str] | None = None,
     progress: bool = True,
 ) -> Plan:
-    """What runs of these strategies would take for `epochs` passes over the data.
+    """Predict memory and time of strategies for `epochs` passes over the data.
 
     Virtual seconds come from the simulated `machine` and the strategy's policy alone;
-    where a run has more than 50,000 events, its second half is extrapolated. This
+    a run of more than 50,000 events is extrapolated from the second half of these. This
     host's seconds come from `steps` timed steps of the largest batch (fewer, but at
-    least 3, where they take more than two minutes), on one of `devices`, over all of
-    which the workers' steps would be spread (see `train`): strategies whose batches
-    shrink take less. Bytes of a step are its batch's, those that XLA reserves for its
-    program, and those of a second replica where merges may read one while it computes.
+    least 3, if they take more than two minutes) on one of `devices`, over all of which
+    the workers' steps would be spread (see `train`); strategies whose batches shrink
+    take less. Bytes of a step are those of its batch, those that XLA reserves for its
+    program, and those of a second replica if merges may read one while it computes.
 
-    Only shapes and sizes of the data matter. An epoch is N examples, whichever workers
-    they are of. `progress` shows how far it is, on standard error. Errors: a ValueError
-    that names the argument.
+    Only shapes and sizes of the data matter. An epoch is N examples of all workers
+    together. `progress` is shown on standard error. Errors: a ValueError that names the
+    argument.
     """
     if epochs is None:
-        raise ValueError("epochs=None: say how many passes over the data to plan for")
+        raise ValueError(
+            "epochs=None: pass the number of passes over the data to plan for"
+        )
     if not isinstance(machine, Machine):
         raise ValueError(
             f"machine is {shown(machine)}: pass a simulated machine, whose virtual "
-            "time is planned; this host's time is planned beside it"
+            "time is planned together with the time of this host"
         )
     check_whole("steps", steps, 3)
-    # seconds and evaluations of a run do not matter: none is made
+    # seconds and evaluations do not matter: no run is made
     config = RunConfig(seconds=1.0, num_evals=1, epochs=epochs, devices=devices)
     session = Session(task, data, machine, config)
     session.check_strategies(strategies)
@@ -204,13 +206,13 @@ def _measure(
     steps: int,
     done: Callable[[], Any],
 ) -> tuple[int, int, list[float]]:
-    """Bytes of a replica and of a step's program, and the seconds of some steps."""
+    """Return bytes of a replica and of a step's program, and seconds of some steps."""
     replica, *others = timer.arguments(device, size)
     program = timer.steps.lowered((replica, *others)).compile()
     memory: Any = program.memory_analysis()
     replica_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(replica))
-    # besides the replica: activations, the batch, and what is returned elsewhere than
-    # in the memory of an argument: all of the replica, if merges may still read the old
+    # in addition to the replica: activations, the batch, and outputs that do not reuse
+    # an argument's memory: a whole replica, if merges may still read the old one
     inputs = sum(leaf.nbytes for leaf in jax.tree.leaves(others))
     returned = memory.output_size_in_bytes - memory.alias_size_in_bytes
     step_bytes = int(memory.temp_size_in_bytes + max(0, returned)) + inputs
@@ -231,10 +233,10 @@ def virtual_times(
     epochs: float,
     num_bytes: float,
 ) -> dict[str, tuple[float, int]]:
-    """Virtual seconds, and steps of all workers, until the epochs are done, by name.
+    """Return the virtual seconds and steps of all workers for the epochs, by name.
 
-    `num_bytes` is the size of the model. A run that would have more than EVENTS goes on
-    as in the second half of them.
+    `num_bytes` is the size of the model. A run of more than EVENTS events is
+    extrapolated from the second half of them.
     """
     return {
         name: _virtual_time(data, machine, strategy, epochs, num_bytes)
@@ -245,9 +247,9 @@ def virtual_times(
 def virtual_run(
     strategy: Strategy, machine: Machine, data: Dataset, num_bytes: float
 ) -> Iterator[tuple[Event | None, Actions]]:
-    """Each event of a run without a model of `num_bytes`, and what is decided then.
+    """Yield each event of a run of the policy alone, and the actions decided then.
 
-    The clock's seed is 0, so that they are the same each time.
+    `num_bytes` is the size of the model. The clock's seed is always 0.
     """
     nonzeros = nonzeros_per_example(data.train)
     return decisions(
@@ -289,6 +291,6 @@ def _virtual_time(
 
 
 def _most_per_device(machine: Machine) -> int:
-    """The largest number of workers that share a device."""
+    """Return the largest number of workers that share a device."""
     shared = [worker.device for worker in machine.workers if worker.device]
     return max(map(shared.count, shared), default=1)

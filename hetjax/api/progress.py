@@ -1,9 +1,8 @@
-"""Progress: a bar for each run on a terminal or in a notebook, else lines.
+"""Progress: a bar for each run on a terminal or in a notebook, otherwise lines.
 
-It shows the seconds of the clock that are done, how many of them pass in a second while
-it runs, the time left, and the metric. Between evaluations it follows the clock. There
-is a line at the first evaluation, for every tenth of the whole, and after a minute
-without one.
+It shows the seconds of the clock that are done, their rate per second of the host, the
+time left, and the metric. Between evaluations it follows the clock. A line is printed
+at the first evaluation, for every tenth of the whole, and after a minute without one.
 """
 
 import math
@@ -19,9 +18,9 @@ from tqdm import tqdm
 
 from hetjax.processes.agreement import is_first
 
-LINES = 10  # where the output is no terminal: so many for the whole call
+LINES = 10  # for the whole call, if the output is not a terminal
 SILENCE = 60.0  # [s] of the host between two lines, at most
-_LOOK = 0.5  # [s] between two looks at the clock
+_PERIOD = 0.5  # [s] between two readings of the clock
 _FORMAT = "{desc} {percentage:3.0f}%|{bar}| {n:.3g}/{total:.3g}{unit} [{elapsed}<"
 _FORMAT += "{remaining}, {rate_fmt}{postfix}]"
 
@@ -34,23 +33,25 @@ class ProgressBar:
     ):
         """`seconds` of the clock, virtual or `real`, are the sum over all `runs`.
 
-        By default, these are all as long as the first.
+        With runs=0, all runs are as long as the first.
         """
         self._total, self._runs, self._run = seconds, runs, 0
         self._unit = " s" if real else " virtual s"
         self._shown, self._lines = shown and is_first(), not takes_bars()
-        # of the run in progress; [s] its length, shown, and at its last evaluation
+        # of the run in progress: [s] its length, shown, and at its last evaluation
         self._bar = tqdm(disable=True)
         self._seconds = self._at = self._reached = 0.0
-        self._before = self._ran = 0.0  # [s] of earlier runs; of all, but not skipped
-        # [s] of the host: the start, what the clocks took, and when it was last added
+        self._before = self._ran = (
+            0.0  # [s] of earlier runs; of all runs, without skipped seconds
+        )
+        # [s] of the host: start, time that the clocks ran, and when it was last added
         self._started, self._running, self._looked = time.perf_counter(), 0.0, 0.0
-        self._said, self._last = 0, -math.inf  # tenths in the last line, and its time
+        self._printed, self._last = 0, -math.inf  # tenths in the last line; its time
         self._name = self._metric = ""
-        self._lock = threading.Lock()  # the clock is followed in another thread
+        self._lock = threading.Lock()  # another thread follows the clock
 
     def begin(self, name: str, seconds: float) -> None:
-        """Begin a run of so many seconds."""
+        """Begin a run of `seconds`."""
         self.close()
         self._run += 1
         self._runs = self._runs or round(self._total / seconds)
@@ -68,7 +69,7 @@ class ProgressBar:
     ) -> None:
         """Move the run `seconds` further and show its latest metric.
 
-        Not `ran` are seconds of a run that continues, which ran before: see `skip`.
+        ran=False is for seconds before a resumed run: see `skip`.
         """
         self._metric = f"{metric} {metrics[metric]:.4f}"
         self._bar.set_postfix_str(self._metric, refresh=False)
@@ -76,17 +77,17 @@ class ProgressBar:
         self._say()
 
     def skip(self, seconds: float, *, ran: bool = False) -> None:
-        """Move the run `seconds` further that do not run: rates are without them."""
+        """Move the run `seconds` further without running; rates exclude them."""
         self._reached += seconds
         self._move_to(self._reached, ran=ran)
 
     @contextmanager
     def following(self, now: Callable[[], float]) -> Iterator[None]:
-        """Follow a clock, which says how far the run is, between its evaluations."""
+        """Follow the run's clock between its evaluations."""
         over = threading.Event()
 
         def follow() -> None:
-            while not over.wait(_LOOK):
+            while not over.wait(_PERIOD):
                 self._move_to(now())
 
         thread = threading.Thread(target=follow, daemon=True, name="progress")
@@ -101,7 +102,7 @@ class ProgressBar:
                 thread.join()
 
     def _move_to(self, at: float, *, ran: bool = True) -> None:
-        """Show that the run is so far; it never goes back, nor beyond its end."""
+        """Show that the run has reached `at` [s]; never go back or past its end."""
         with self._lock:
             if ran:
                 now = time.perf_counter()
@@ -122,13 +123,13 @@ class ProgressBar:
             self._say()
 
     def _say(self) -> None:
-        """Print a line if another tenth is done, or the last line was long ago."""
+        """Print a line if another tenth is done, or after a long silence."""
         done, now = self._before + self._at, time.perf_counter()
         tenth = int(LINES * done / self._total * (1 + 1e-9))
-        soon = tenth <= self._said and now - self._last < SILENCE
+        soon = tenth <= self._printed and now - self._last < SILENCE
         if soon or not (self._lines and self._shown):
             return
-        self._said, self._last = tenth, now
+        self._printed, self._last = tenth, now
         parts = [f"{100 * done / self._total:3.0f} %", self._name, self._metric]
         if self._ran > 0 and self._running > 0:
             rate = self._ran / self._running
@@ -146,7 +147,7 @@ class ProgressBar:
 
 
 class _LineByLine:
-    """Standard error where it cannot be written over: every text of tqdm is a line."""
+    """Standard error that cannot be overwritten: every text of tqdm is a line."""
 
     def write(self, text: str) -> None:
         """Print a text without the control characters and spaces around it."""
@@ -155,7 +156,7 @@ class _LineByLine:
 
 
 def step_bar(total: int, unit: str, *, shown: bool, silence: float = SILENCE) -> tqdm:
-    """A bar of steps; where there is none, `update` prints a line after a silence."""
+    """Return a bar of steps; without a terminal, `update` prints a line at times."""
     bar = partial(tqdm, total=total, unit=unit, disable=not (shown and is_first()))
     if takes_bars():
         return bar()
@@ -164,12 +165,12 @@ def step_bar(total: int, unit: str, *, shown: bool, silence: float = SILENCE) ->
         bar_format="{desc}, {n} of {total} {unit}s",
         mininterval=silence,
         miniters=0,
-        delay=1e-9,  # else there is a line at once
+        delay=1e-9,  # otherwise a line is printed at once
         leave=False,
     )
 
 
 def takes_bars() -> bool:
-    """Can the output be written over? A terminal can, and a notebook."""
+    """Whether the output can be overwritten: on a terminal or in a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return sys.stderr.isatty() or type(shell).__name__ == "ZMQInteractiveShell"

@@ -1,4 +1,4 @@
-"""Replay: run a recorded run again, bit for bit the same."""
+"""`replay`: run a recorded run again, bit for bit the same."""
 
 from pathlib import Path
 
@@ -31,16 +31,16 @@ def replay(
     """Run a recorded run again, event by event, at the times of its trace.
 
     `trace` is a `history.trace`, a file, or a `hetjax.tracing.Trace`. A file does not
-    hold the task and the data: give the ones that were recorded. Also give the strategy
+    hold the task and the data: pass those of the recorded run. Also pass the strategy
     if some of its settings are not plain values. On the same kinds of device the
     parameters are the same bit for bit (on CUDA with
     `--xla_gpu_deterministic_ops=true` in XLA_FLAGS), and `history.replayed` says
     whether they are. A kind of device that this process does not have is replaced by
     JAX's default device: then numbers agree to rounding, about 1e-5 of a parameter
-    after a hundred steps.
+    after a hundred steps. The strategy's policy is not called.
 
     Errors: ValueError for a damaged trace, or for a task, data or strategy with other
-    settings than the recorded ones. What its policy would decide is not asked.
+    settings than the recorded ones.
     """
     recorded = as_trace(trace)
     if isinstance(trace, Recording) and trace.context:
@@ -48,7 +48,7 @@ def replay(
         task, data = task or known[0], data or known[1]
         strategy = strategy or known[2]
     if task is None or data is None:
-        raise ValueError("replay: a trace file does not hold task and data: give both")
+        raise ValueError("replay: a trace file does not hold task and data: pass both")
     strategy = strategy or recorded_strategy(recorded)
     instants = recorded.header["instants"]
     config = RunConfig(

@@ -1,12 +1,12 @@
-"""`resume`: a run that was kept in a folder goes on, given nothing but its path."""
+"""`resume`: continue a checkpointed run, given only the path of its folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hetjax.api.run_config import RunConfig
-from hetjax.api.run_folder import as_now, own_folder
-from hetjax.api.run_recipes import made_again
+from hetjax.api.run_folder import process_folder, with_defaults
+from hetjax.api.run_recipes import given_or_remade
 from hetjax.api.session import Session
 from hetjax.api.train import train_as
 from hetjax.callbacks import OnEval
@@ -35,34 +35,34 @@ def resume(
     on_error: str = "raise",
     progress: bool = True,
 ) -> History:
-    """Go on with the run that `train(checkpoint=path)` has kept, or return its end.
+    """Resume the run of `train(checkpoint=path)`; return a finished run's history.
 
-    `path` is its folder, or a `Checkpoint` with more settings.
+    `path` is the run's folder, or a `Checkpoint` with more settings.
 
-    What was made by hetjax's own functions from plain values, or from functions and
-    classes at the top of a module, is made again: `data.digits()`,
-    `classification(models.mlp(hidden=64), data)`, `sma(...)`, `machine.preset(...)`,
-    the devices of a local machine, the machine of a cluster (at the same address, or
-    one of `local_workers` that is started again, and closed at the end). Give the rest:
-    an error names what is missing. A real run may go on with another `machine`: workers
-    that are gone have left, new ones have joined, and the policy begins anew from the
-    root's model.
+    Task, data, machine and strategy are made again if hetjax's own functions made them
+    from plain values, or from functions and classes at the top level of a module:
+    `data.digits()`, `classification(models.mlp(hidden=64), data)`, `sma(...)`,
+    `machine.preset(...)`, the devices of a local machine, the machine of a cluster (at
+    the same address, or with its `local_workers` started again, and closed at the end).
+    Pass the others: an error names those that are missing. A real run may continue on
+    another `machine`: absent workers have left, new ones have joined, and the policy
+    begins anew from the root's model.
 
-    `devices`, `every`, `on_eval`, `on_error` and `progress` are those of `train`; what
-    was given there is not remembered. All else is as it was, also which player a
-    simulated run has.
+    `devices`, `every`, `on_eval`, `on_error` and `progress` are those of `train`, and
+    are not remembered from there. All other settings are unchanged, also the player of
+    a simulated run.
 
-    Errors: a ValueError for a folder without checkpoints, with damaged ones only, or of
-    a run with other task, data or strategy than those that are given.
+    Errors: a ValueError for a folder that has no checkpoints, or only damaged ones, and
+    for a task, data or strategy that differs from that of the run.
     """
     checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path, every=every)
     folder = checkpoint.folder
-    found = find(own_folder(folder), about_alone=True)
+    found = find(process_folder(folder), about_alone=True)
     if found is None:
         raise ValueError(f"{folder} holds no checkpoint of a run")
-    about = as_now(found.about)
+    about = with_defaults(found.about)
     given = {"task": task, "data": data, "machine": machine, "strategy": strategy}
-    parts: dict[str, Any] = made_again(folder, about["recipes"], given)
+    parts: dict[str, Any] = given_or_remade(folder, about["recipes"], given)
     try:
         config = RunConfig(
             seconds=about["seconds"],

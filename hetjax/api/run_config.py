@@ -1,4 +1,4 @@
-"""`RunConfig`: how the runs of a call are made, checked where it is made."""
+"""`RunConfig`: the settings that all runs of a call share, checked on creation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +22,9 @@ from hetjax.runtimes.openers import check_machine
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """The settings of runs besides their task, data, machine, strategies and seeds.
+    """The settings of runs except task, data, machine, strategies and seeds.
 
-    `train` says what each of them means. Errors: a ValueError that names the setting.
+    `train` describes them. Errors: a ValueError that names the setting.
     """
 
     seconds: float
@@ -38,7 +38,7 @@ class RunConfig:
     compiled: bool | str = "auto"
     data_on: str = "auto"
     schedule_seed: int | None = None
-    # of evaluations [s]; (): at 0 s, and then `num_evals` times, evenly
+    # evaluation times [s]; (): 0 s, then `num_evals` evenly spaced ones
     instants: tuple[float, ...] = ()
 
     def __post_init__(self):
@@ -61,16 +61,16 @@ class RunConfig:
             instants = evenly(self.seconds, self.num_evals)
             object.__setattr__(self, "instants", instants)
 
-    def lasting(self, seconds: float) -> "RunConfig":
-        """Return the settings of runs of another length, with as many evaluations."""
+    def with_seconds(self, seconds: float) -> "RunConfig":
+        """Return the settings with other seconds and the same number of evaluations."""
         return replace(self, seconds=seconds, instants=())
 
     def without_limits(self) -> "RunConfig":
-        """Return the settings of runs that end at their last second alone."""
+        """Return the settings without target and epochs, so that no run ends early."""
         return replace(self, target=None, epochs=None)
 
     def check_machine(self, machine: Any) -> None:
-        """Raise a ValueError unless this is a machine that the settings fit."""
+        """Raise a ValueError unless this is a machine that fits the settings."""
         check_machine(machine)
         if isinstance(machine, Machine):
             if self.devices is not None:
@@ -79,7 +79,7 @@ class RunConfig:
         if self.devices is not None:
             raise ValueError(
                 f"devices={self.devices!r}: only simulated workers are spread over "
-                "devices; pass a real machine its own, as local_machine(devices)"
+                "devices; pass those of a real machine to local_machine(devices)"
             )
         if self.compiled is True:
             raise ValueError(
@@ -88,17 +88,17 @@ class RunConfig:
             )
         if self.data_on != "auto":
             raise ValueError(
-                f"data_on={self.data_on!r}: it says where a simulated machine has its "
-                "training data: leave it out"
+                f"data_on={self.data_on!r}: only a simulated machine has a choice of "
+                "where its training data are: leave it out"
             )
         if self.schedule_seed is not None:
             raise ValueError(
-                f"schedule_seed={self.schedule_seed!r}: real machines have no schedule "
-                "of a seed: leave it out"
+                f"schedule_seed={self.schedule_seed!r}: the schedule of a real machine "
+                "does not follow from a seed: leave it out"
             )
 
 
 def evenly(seconds: float, num_evals: int) -> tuple[float, ...]:
-    """Return the start, and `num_evals` instants until the end [s]."""
+    """Return the start and `num_evals` evenly spaced times until the end [s]."""
     # rounding must not move the end: seconds * 3 / 3 may differ from seconds
     return (*(seconds * k / num_evals for k in range(num_evals)), seconds)

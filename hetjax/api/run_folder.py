@@ -1,7 +1,7 @@
-"""Runs that are kept in a folder: found, checked against the call, continued, ended.
+"""Folders of checkpointed runs: find, check against the call, resume and finish a run.
 
-What a run is made from is described as JSON data and saved with every checkpoint. A
-call that describes something else is an error that names the first difference.
+A description of the run, as JSON data, is saved with every checkpoint. A call with
+another description is an error that names the first difference.
 """
 
 import platform
@@ -43,39 +43,39 @@ from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import model_shapes
 
 RESUME = ("auto", "never", "must")
-# versions are said in the history, since the last bits may differ
+# a change of versions is noted in the history, since the last bits may differ
 _MAY_DIFFER = ("versions", "recipes")
-# a signal that came when the run was over must not end later comparisons, too
-_NOT_KEPT = ("error", "signal", "trace", "params", "model_state", "model")
+# a signal after the end of the run must not end later comparisons
+_NOT_SAVED = ("error", "signal", "trace", "params", "model_state", "model")
 _TRACE = "trace.jsonl"
-_PART = "process_{}"  # of a folder: what a process keeps
-_LONG = 3600.0  # [s] that others wait for one that writes; a death is noticed sooner
+_PART = "process_{}"  # the folder of a process
+_LONG = 3600.0  # [s] that processes wait for one that writes, unless it dies
 _MODELS = ("params", "model_state", "best_params", "best_model_state")
 
 
 class OtherRun(ValueError):
-    """A folder holds another run than the one that is asked for; `what` says which."""
+    """The folder holds a run other than the requested one; `what` describes it."""
 
     def __init__(self, what: str, advice: str):
-        """What the folder holds, and what to do about it."""
+        """`what` the folder holds, and advice on what to do."""
         super().__init__(f"{what}{advice}")
         self.what = what
 
 
 class RunFolder(NamedTuple):
-    """A folder in which a run is kept, and what it held before."""
+    """The folder of a checkpointed run, and the checkpoint found in it."""
 
-    keeper: CheckpointManager
+    manager: CheckpointManager
     found: FoundCheckpoint | None
 
     @property
     def trace(self) -> Path:
-        """Where a real run is recorded, unless the call says another file."""
-        return self.keeper.folder / _TRACE
+        """The file in which a real run is recorded by default."""
+        return self.manager.folder / _TRACE
 
     @property
     def saved(self) -> dict[str, Any] | None:
-        """The cut from which the run goes on, with a note of that; None: it begins."""
+        """The snapshot to resume from, with a note about it; None for a new run."""
         if self.found is None:
             return None
         values = self.found.values
@@ -87,7 +87,7 @@ class RunFolder(NamedTuple):
         return {**values, "run": {**run, "records": {**records, "history": history}}}
 
     def _note(self) -> str:
-        """What is unusual about the checkpoint from which the run goes on."""
+        """What is unusual about the checkpoint from which the run resumes."""
         assert self.found is not None
         notes = [f"damaged: {why}" for why in self.found.damaged]
         before, now = self.found.about.get("versions", {}), versions()
@@ -100,7 +100,7 @@ class RunFolder(NamedTuple):
 
     @property
     def evals(self) -> list[dict[str, float]]:
-        """The evaluations that the run has made before."""
+        """The evaluations of the run so far."""
         if self.found is None:
             return []
         return self.found.values["run"]["records"]["history"]["evals"]
@@ -110,56 +110,56 @@ class RunFolder(NamedTuple):
 def open_run_folder(
     checkpoint: Checkpoint, resume: str, about: dict[str, Any]
 ) -> Iterator[RunFolder]:
-    """Open the folder of a run for as long as the block takes.
+    """Open the folder of a run for the duration of the block.
 
-    Of several processes each keeps a part, in a folder inside it; all have to call this
-    together. Errors: OtherRun if the folder holds another run than `about` describes,
-    ValueError if it holds nothing although resume="must", or only damaged checkpoints;
+    Each of several processes has its own folder inside it; all must call this together.
+    Errors: OtherRun if the folder holds a run other than `about` describes; ValueError
+    if it holds no run although resume="must", or only damaged checkpoints;
     BlockingIOError if it is in use.
     """
     processes, gather = current_processes(), gather_alone
     files = (_TRACE,) if about["real"] else ()
-    folder = own_folder(checkpoint.folder)
+    folder = process_folder(checkpoint.folder)
     if processes.count > 1:
         gather = partial(processes.gather, timeout=_LONG)
     if resume == "must" and not folder.is_dir():
         raise ValueError(f'resume="must": {folder} is no folder')
-    keeper = CheckpointManager(replace(checkpoint, path=folder), about, gather)
+    manager = CheckpointManager(replace(checkpoint, path=folder), about, gather)
     try:
         found = None if resume == "never" else find(folder, gather)
         if found is None and resume == "must":
             raise ValueError(f'resume="must": {folder} holds no checkpoint of a run')
         if found is None:
-            keeper.start_over(*files)
+            manager.start_over(*files)
         else:
             check_same(folder, found.about, about)
-            evals = 0 if found.finished else len(RunFolder(keeper, found).evals)
-            keeper.resume_from(found.number, evals, *files)
+            evals = 0 if found.finished else len(RunFolder(manager, found).evals)
+            manager.resume_from(found.number, evals, *files)
             for why in found.damaged:
-                warnings.warn(f"{why}; an older checkpoint is taken", stacklevel=2)
-        yield RunFolder(keeper, found)
+                warnings.warn(f"{why}; an older checkpoint is used", stacklevel=2)
+        yield RunFolder(manager, found)
     finally:
-        keeper.close()
+        manager.close()
 
 
-def own_folder(folder: Path) -> Path:
-    """Where this process keeps its part of a run; an OtherRun if others began it."""
-    processes, parts = current_processes(), part_of_first(folder).exists()
+def process_folder(folder: Path) -> Path:
+    """Return this process's folder; an OtherRun for another number of processes."""
+    processes, parts = current_processes(), first_process_folder(folder).exists()
     if processes.count > 1 and holds_run(folder):
         raise OtherRun(
             f"{folder} holds a run of one process, not of {processes.count}",
-            ": start one, or choose another folder",
+            ": start one process, or choose another folder",
         )
     if processes.count == 1 and parts:
         raise OtherRun(
             f"{folder} holds a run of several processes",
-            ": start as many, or choose another folder",
+            ": start the same number, or choose another folder",
         )
     return folder / _PART.format(processes.index) if processes.count > 1 else folder
 
 
-def part_of_first(folder: Path) -> Path:
-    """Where process 0 of several keeps its part of a run: all have the same models."""
+def first_process_folder(folder: Path) -> Path:
+    """Return the folder of process 0 of several: all have the same models."""
     return folder / _PART.format(0)
 
 
@@ -172,7 +172,7 @@ def describe_run(
     target: float | None,
     epochs: float | None,
 ) -> dict[str, Any]:
-    """What a run is made from, as JSON data; `data` is the data's fingerprint."""
+    """Describe a run's settings as JSON data; `data` is the data's fingerprint."""
     task = job.programs.task
     parts = {
         "policy": strategy.policy,
@@ -206,17 +206,17 @@ def describe_run(
         "output": task.output or None,
         "model": model_shapes(task),
         "data": data,
-        # last: where a setting has a name, the difference is named above
+        # last, so that a difference is reported by the setting's name, if it has one
         "code": {name: checksum(part) for name, part in parts.items()},
         "versions": versions(),
         "recipes": recipes(strategy, task, job.data, machine),
     }
-    # numbers may be NumPy's; the order decides which difference is named
+    # numbers may be NumPy's; the order decides which difference is reported
     return {name: plain(value) for name, value in about.items()}
 
 
 def versions() -> dict[str, str]:
-    """The versions on which the last bits of a result depend."""
+    """Return the versions on which the last bits of a result depend."""
     return {
         "hetjax": installed_version(),
         "jax": jax.__version__,
@@ -230,10 +230,10 @@ def versions() -> dict[str, str]:
 def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Raise an OtherRun that names the first setting that differs.
 
-    Real workers may differ, but a real run does not go on simulated. Another Python
-    compiles the same code to something else, so that code is not compared then.
+    Real workers may differ, but a real run does not continue on a simulated machine.
+    Code is not compared between versions of Python, which compile it differently.
     """
-    before = as_now(before)
+    before = with_defaults(before)
     python = [about.get("versions", {}).get("python") for about in (before, now)]
     if python[0] != python[1]:
         before, now = ({**about, "code": None} for about in (before, now))
@@ -248,17 +248,17 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
         where, old, new = found
         differs = f"with other settings: {where} is {_short(old)} there, and "
         differs += f"{_short(new)} here"
-        if name == "code":  # checksums say nothing
+        if name == "code":  # checksums are not readable
             differs = f"whose {where.removeprefix('code.')} has other settings or code"
         raise OtherRun(
             f"{folder} holds a run {differs}",
-            '; take the same, another folder, or resume="never" (in scripts '
+            '; pass the same settings, another folder, or resume="never" (in scripts '
             "--overwrite), which begins anew",
         )
 
 
-def as_now(about: dict[str, Any]) -> dict[str, Any]:
-    """What a run is made from, with settings that earlier runs did not have."""
+def with_defaults(about: dict[str, Any]) -> dict[str, Any]:
+    """Add defaults of settings that earlier versions did not have."""
     since = {"schedule_seed": about["seed"], "compiled": "auto", "data_on": "auto"}
     return {**since, **about}
 
@@ -272,16 +272,16 @@ def _short(value: Any) -> str:
 
 
 def is_finished(history: History) -> bool:
-    """Is a run over for good, so that it must not be continued?"""
+    """Whether a run is complete, so that it must not be resumed."""
     return history.error is None and history.stopped != INTERRUPTED
 
 
 def values_of(history: History) -> dict[str, Any]:
-    """A finished run's history and models, as values to be kept."""
+    """Return the history and models of a finished run as values to save."""
     fields = {
         name: value
         for name, value in vars(history).items()
-        if name not in (*_NOT_KEPT, *_MODELS)
+        if name not in (*_NOT_SAVED, *_MODELS)
     }
     fields["evals"] = list(map(dict, history.evals))
     models = {name: Leaves(jax.tree.leaves(getattr(history, name))) for name in _MODELS}
@@ -293,7 +293,7 @@ def values_of(history: History) -> dict[str, Any]:
 
 
 def history_of(values: dict[str, Any], task: Task) -> History:
-    """The history that `values_of` took apart."""
+    """Return the history from the result of `values_of`."""
     history = History(**values["history"])
     like = jax.eval_shape(task.init, jax.random.key(0))
     for name, each in zip(_MODELS, (*like, *like), strict=True):

@@ -1,4 +1,4 @@
-"""What a run was made from, so that `resume` finds it again by name."""
+"""Recipes of a run's parts, from which `resume` makes them again by name."""
 
 import dataclasses
 from typing import Any
@@ -19,7 +19,7 @@ from hetjax.tracing.fingerprint import strategy_of
 def recipes(
     strategy: Strategy, task: Task, data: Dataset, machine: Any
 ) -> dict[str, Any]:
-    """How strategy, task, data and machine can be made again, as JSON data."""
+    """Return recipes of strategy, task, data and machine, as JSON data."""
     return {
         "task": _recipe(task),
         "data": _recipe(data),
@@ -59,10 +59,10 @@ def _machine_recipe(machine: Any) -> dict[str, Any]:
     return {"unknown": "it holds arrays"} if encoder.arrays else found
 
 
-def made_again(folder: Any, found: dict[str, Any], given: dict[str, Any]) -> dict:
-    """Task, data, strategy and machine: what was given, or made by its recipe.
+def given_or_remade(folder: Any, found: dict[str, Any], given: dict[str, Any]) -> dict:
+    """Return task, data, strategy and machine, as given or made by their recipes.
 
-    Errors: a ValueError that names an argument that cannot be made and has to be given.
+    Errors: a ValueError that names an argument that cannot be made and must be passed.
     """
     made: dict[str, Any] = {}
     makers = {
@@ -81,7 +81,7 @@ def made_again(folder: Any, found: dict[str, Any], given: dict[str, Any]) -> dic
             given = {**given, name: maker(recipe)}
         except (ValueError, OSError, TypeError) as error:
             raise ValueError(
-                f"{folder}: its {name} cannot be found by name ({error}): give {name}="
+                f"{folder}: its {name} cannot be found by name ({error}): pass {name}="
             ) from error
     return given
 
@@ -109,7 +109,7 @@ def _as_before(
     slowdown: dict[str, float],
     faults: tuple[ScriptedFault, ...],
 ) -> ClusterMachine:
-    """The machine with those of its workers that a run had, slowed as they were."""
+    """Return the machine with the workers and slowdowns that a run had."""
     here = [w.name for w in machine.workers]
     chosen = [name for name in names if name in here] or here
     some = machine if chosen == here else machine.subset(chosen)

@@ -1,4 +1,4 @@
-"""Plays runs with one schedule at once, such as those of a grid of learning rates.
+"""Play runs that share a schedule at once, such as those of a learning-rate grid.
 
 The tape of such runs is written once; see `hetjax.runtimes.compiled.side_by_side`. All
 other runs are played one by one.
@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetjax.api.progress import ProgressBar
-from hetjax.api.run_folder import is_finished, open_run_folder, own_folder, values_of
+from hetjax.api.run_folder import (
+    is_finished,
+    open_run_folder,
+    process_folder,
+    values_of,
+)
 from hetjax.api.session import Session
 from hetjax.checkpoint.checkpoint_folder import find
 from hetjax.engine.loop import Loop
@@ -60,7 +65,7 @@ def _run_alone(
 
 
 def _groups(session: Session, runs: Sequence[ComparedRun]) -> list[list[ComparedRun]]:
-    """Group runs that can be played at once: of one schedule, as many as fit."""
+    """Group runs that can be played at once: that share a schedule, and fit."""
     found: dict[tuple[int, int, int | str], list[ComparedRun]] = {}
     for i, run in enumerate(runs):
         most, seed = _max_at_once(session, run), session.schedule_of(run.seed)
@@ -89,7 +94,7 @@ def _has_checkpoint(run: ComparedRun) -> bool:
     checkpoint = run.checkpointing.get("checkpoint")
     if checkpoint is None or run.checkpointing["resume"] == "never":
         return False
-    return find(own_folder(checkpoint.folder), about_alone=True) is not None
+    return find(process_folder(checkpoint.folder), about_alone=True) is not None
 
 
 def _run_at_once(
@@ -100,7 +105,7 @@ def _run_at_once(
         return None
     strategy = shared_parts(session.programs, runs[0].strategy)
     if not strategy.learning_rate:
-        return None  # no other rate is a multiple of it
+        return None  # no other rate is a multiple of 0
     rates: list[Any] = [run.strategy.learning_rate for run in runs]
     factors = [rate / rates[0] for rate in rates]
     variants = RunVariants(tuple(run.seed for run in runs), tuple(factors))
@@ -108,23 +113,23 @@ def _run_at_once(
     job = session.job(runs[0].name, strategy, seed)._replace(
         schedule_seed=session.schedule_of(seed),
         variants=variants,
-        keeps_best=any(run.checkpointing for run in runs),
+        tracks_best=any(run.checkpointing for run in runs),
     )
-    history, player = _played(session, strategy, job, bar, len(runs))
-    if history.error is not None:  # raised again by the run alone
+    history, player = _play(session, strategy, job, bar, len(runs))
+    if history.error is not None:  # it is raised again when the run is played alone
         return None
     models = player.models(visible=history.ends_at_evaluation)
     histories = []
     for i, run in enumerate(runs):
-        if player.failed[i]:  # it ends early, for its own reason
+        if player.failed[i]:  # it ends early, for a reason of its own
             histories.append(_run_alone(session, run, bar))
             continue
-        histories.append(_of_run(session, history, player, models[i], i, run))
+        histories.append(_history_of_run(session, history, player, models[i], i, run))
         _save_finished(session, histories[-1], run)
     return histories
 
 
-def _played(
+def _play(
     session: Session,
     strategy: Strategy,
     job: Any,
@@ -151,7 +156,7 @@ def _played(
     return history, player
 
 
-def _of_run(
+def _history_of_run(
     session: Session,
     first: History,
     player: SideBySidePlayer,
@@ -169,7 +174,7 @@ def _of_run(
     history.params, history.model_state = model
     history.model = session.programs.task.restore(*model)
     if first.at_end:
-        history.at_end = player.look_at_all(model)
+        history.at_end = player.evaluate_whole_test(model)
     best = player.best[number]
     if best is not None:
         history.best_params, history.best_model_state = best[1]
@@ -190,5 +195,5 @@ def _save_finished(session: Session, history: History, run: ComparedRun) -> None
     with open_run_folder(
         run.checkpointing["checkpoint"], run.checkpointing["resume"], about
     ) as folder:
-        folder.keeper.finish(values_of(history))
-        folder.keeper.wait_for_writer()
+        folder.manager.finish(values_of(history))
+        folder.manager.wait_for_writer()

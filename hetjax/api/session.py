@@ -1,4 +1,4 @@
-"""A task, data and a machine, set up once for many runs that share programs."""
+"""`Session`: a task, data and a machine, set up once for runs that share programs."""
 
 import copy
 import math
@@ -18,7 +18,7 @@ from hetjax.api.run_folder import (
     history_of,
     is_finished,
     open_run_folder,
-    own_folder,
+    process_folder,
     values_of,
 )
 from hetjax.api.strategy_checks import (
@@ -59,10 +59,10 @@ class Session:
     """Runs strategies with seeds; programs that runs share are compiled once."""
 
     def __init__(self, task: Task, data: Dataset, machine: Any, config: RunConfig):
-        """Check the task, the data and the machine; the config has checked itself.
+        """Check the task, the data and the machine; the config is already checked.
 
-        With `eval_examples`, evaluations look at that many examples of the test split,
-        and the last model is also evaluated on the whole split.
+        With `eval_examples`, evaluations use that many examples of the test split, and
+        the last model is also evaluated on the whole split.
         """
         check_task_and_data(task, data)
         config.check_machine(machine)
@@ -70,7 +70,7 @@ class Session:
         self._on_devices: dict[Any, Any] = {}
         self._splits: dict[Any, tuple[Split, Split]] = {}  # by data and seed
         self.programs = programs_of(task)
-        self._shapes = data.train  # the split whose shapes the buckets are made for
+        self._shapes = data.train  # the buckets are made for its shapes
         self._tests = cache(partial(self._evaluated, data))
         self._about_data = _described_once(data)
 
@@ -93,24 +93,24 @@ class Session:
         """Whether the machine is real: its seconds are wall-clock time."""
         return is_real_machine(self.machine)
 
-    def at(self, machine: Any) -> "Session":
+    def with_machine(self, machine: Any) -> "Session":
         """Return the session with another machine; compiled programs are shared."""
         self.config.check_machine(machine)
         other = copy.copy(self)
         other.machine = machine
         return other
 
-    def lasting(self, seconds: float) -> "Session":
-        """Return the session with as many evaluations within other seconds."""
+    def with_seconds(self, seconds: float) -> "Session":
+        """Return the session with other seconds and the same number of evaluations."""
         other = copy.copy(self)
-        other.config = self.config.lasting(seconds)
+        other.config = self.config.with_seconds(seconds)
         return other
 
-    def on(self, data: Dataset) -> "Session":
-        """Return the session with other splits and without limits of its runs.
+    def with_data(self, data: Dataset) -> "Session":
+        """Return the session with other splits, without the limits target and epochs.
 
-        Batches keep their shapes. Of a large test split only the examples of
-        evaluations are left.
+        Batches have the same shapes as before. Of a large test split, only the
+        `eval_examples` remain.
         """
         other = copy.copy(self)
         other.config = self.config.without_limits()
@@ -121,7 +121,7 @@ class Session:
         return other
 
     def _evaluated(self, data: Dataset) -> dict[str, Any]:
-        """The fields of a job about evaluations on the test split."""
+        """Return the fields of a job about evaluations on the test split."""
         batches = partial(self._batches, num_classes=data.num_classes)
         part = fixed_subset(data.test, self.config.eval_examples)
         whole = [] if part is data.test else batches(data.test)
@@ -133,7 +133,7 @@ class Session:
         }
 
     def _batches(self, split: Split, num_classes: int) -> Sequence[Batch]:
-        """Evaluation batches; an output layer in parts needs no array of all scores."""
+        """Return evaluation batches; a head needs no array of all scores."""
         exact = self.programs.task.batch_coupled
         if self.programs.task.head is not None:
             return evaluation_batches(split, 1, exact=exact)
@@ -176,15 +176,15 @@ class Session:
                     history = self._finished(folder.found, folder.trace, strategy)
                 else:
                     job = job._replace(
-                        keeps_best=True,
-                        usual_trace=folder.trace,
+                        tracks_best=True,
+                        default_trace=folder.trace,
                         continues=folder.found is not None,
                     )
                     if folder.found is not None:
                         _, kind = folder.found.values["run"]["machine"]
                         job = with_same_player(job, kind)
                     history = run(job, folder)
-                    _keep_end(history, folder.keeper)
+                    _save_end(history, folder.manager)
         error = history.error
         if error is not None and on_error == "raise":
             error.history = history  # pyright: ignore[reportAttributeAccessIssue]
@@ -192,7 +192,7 @@ class Session:
             raise error
         return history
 
-    def check_kept(
+    def check_resumable(
         self,
         name: str,
         strategy: Strategy,
@@ -204,7 +204,7 @@ class Session:
         """Raise an OtherRun if `run` would find another run in its folder."""
         if checkpoint is None or resume == "never":
             return
-        folder = own_folder(checkpoint.folder)
+        folder = process_folder(checkpoint.folder)
         found = find(folder, about_alone=True)
         if found is not None:
             job = self.job(name, strategy, seed)
@@ -212,12 +212,12 @@ class Session:
             check_same(folder, found.about, about)
 
     def schedule_of(self, seed: int) -> int:
-        """The seed of the schedule of a run with this seed."""
+        """Return the seed of the schedule of a run with this seed."""
         given = self.config.schedule_seed
         return seed if given is None else given
 
     def described(self, strategy: Strategy, job: Job) -> dict[str, Any]:
-        """Describe what a run is made from; all of the data are read, once."""
+        """Describe a run's settings; the first call fingerprints all data."""
         about, config = self._about_data(), self.config
         return describe_run(
             strategy,
@@ -231,7 +231,7 @@ class Session:
     def _finished(
         self, found: FoundCheckpoint, trace: Path, strategy: Strategy
     ) -> History:
-        """The history of a run that is over, as it was kept."""
+        """Return the saved history of a finished run."""
         task = self.programs.task
         history = history_of(found.values, task)
         if trace.exists():
@@ -258,7 +258,7 @@ class Session:
         metric = task.metric
         callbacks = Callbacks(on_eval, writes=is_first())
         limit = math.inf if epochs is None else epochs * len(self.data.train)
-        manager, saved = (folder.keeper, folder.saved) if folder else (None, None)
+        manager, saved = (folder.manager, folder.saved) if folder else (None, None)
         last = 0.0
 
         def advance(point: dict[str, float], *, ran: bool) -> None:
@@ -275,13 +275,13 @@ class Session:
                 return f"{epochs:g} {EPOCHS_DONE}"
             return asked
 
-        before = folder.evals if folder else []  # they were made before
+        before = folder.evals if folder else []  # of a resumed run
         for point in before:
             advance(point, ran=False)
         recording = None
         try:
             callbacks.begin(before)
-            runtime = self.opened(strategy, job, kept=folder is not None)
+            runtime = self.opened(strategy, job, checkpointed=folder is not None)
             recording = runtime.recorder and runtime.recorder.recording
             clock, policy = runtime.clock, None
             if isinstance(clock, StoredTape):  # a replay decides as recorded
@@ -306,14 +306,16 @@ class Session:
                 recording.close()
             failed = callbacks.close()
         history.error = history.error or failed
-        # one that ended early still moves the bar by all of its seconds
+        # a run that ended early still moves the bar to its end
         if not history.interrupted:
             bar.skip(self.config.instants[-1] - last)
         return history
 
-    def opened(self, strategy: Strategy, job: Job, *, kept: bool = False) -> Runtime:
-        """Return the runtime of a run, prepared; a KeyboardInterrupt after a signal."""
-        with interruptible(kept=kept) as pressed:
+    def opened(
+        self, strategy: Strategy, job: Job, *, checkpointed: bool = False
+    ) -> Runtime:
+        """Return the prepared runtime of a run; a KeyboardInterrupt after a signal."""
+        with interruptible(checkpointed=checkpointed) as pressed:
             with job.compilations.counting(), job.compilations.of("init"):
                 check_uncoupled(self.programs, self.data)
             job.compilations.interrupted = pressed
@@ -329,7 +331,7 @@ class Session:
         return runtime
 
     def _split_off(self, seed: int) -> tuple[Split, Split]:
-        """The training split without some examples, and these: once for each seed."""
+        """Return the training split in two, the rest and held-out examples, by seed."""
         key = id(self.data.train), seed
         if key not in self._splits:
             self._splits[key] = split_off(self.data.train, seed, FEW)
@@ -364,17 +366,17 @@ class Session:
 
 
 def _described_once(data: Dataset) -> Callable[[], dict[str, Any]]:
-    """Describes the data when it is first called; copies of a session share it."""
+    """Return a function that describes the data once; copies of a session share it."""
     return cache(lambda: data_fingerprint(data))
 
 
-def _keep_end(history: History, keeper: CheckpointManager) -> None:
-    """Keep the end of a run that is over for good; note a signal that comes meanwhile.
+def _save_end(history: History, manager: CheckpointManager) -> None:
+    """Save the end of a finished run; note a signal that comes meanwhile.
 
-    What is being written is not lost by it.
+    The signal does not interrupt a write in progress.
     """
-    with interruptible(kept=True) as pressed:
-        if keeper.all_agree(is_finished(history) and not keeper.problem):
-            keeper.finish(values_of(history))
-        keeper.wait_for_writer()
+    with interruptible(checkpointed=True) as pressed:
+        if manager.all_agree(is_finished(history) and not manager.problem):
+            manager.finish(values_of(history))
+        manager.wait_for_writer()
     history.signal = history.signal or pressed()

@@ -1,4 +1,4 @@
-"""Checks of strategies, and of whether they fit a task, data and a machine.
+"""Checks of strategies, alone and with a task, data and a machine.
 
 Each check raises a one-line ValueError that names the argument and says what to pass.
 """
@@ -30,11 +30,11 @@ def check_task_and_data(task: Any, data: Any) -> None:
     """Raise a ValueError unless `task` is a Task and `data` a valid Dataset."""
     if not isinstance(task, Task):
         raise ValueError(
-            f"task is {shown(task)}: give a Task, such as hetjax.classification(...)"
+            f"task is {shown(task)}: pass a Task, such as hetjax.classification(...)"
         )
     if not isinstance(data, Dataset):
         raise ValueError(
-            f"data is {shown(data)}: give a Dataset, such as hetjax.data.digits()"
+            f"data is {shown(data)}: pass a Dataset, such as hetjax.data.digits()"
         )
     check_dataset(data)
 
@@ -44,25 +44,25 @@ def check_strategies(strategies: Any, num_examples: int) -> None:
     if not isinstance(strategies, Mapping):
         raise ValueError("strategies must be a dictionary: a name for each strategy")
     if not strategies:
-        raise ValueError("there are no strategies to compare: give at least one")
+        raise ValueError("there are no strategies to compare: pass at least one")
     for name, strategy in strategies.items():
         if not isinstance(name, str):
-            raise ValueError(f"strategies has the key {name!r}: give names, as strings")
+            raise ValueError(f"strategies has the key {name!r}: pass names, as strings")
         check_strategy(name, strategy, num_examples)
 
 
 def check_fits(
     name: str, strategy: Strategy, task: Task, data: Dataset, machine: Any
 ) -> None:
-    """Raise a ValueError unless the task trains as the strategy needs it to.
+    """Raise a ValueError unless the strategy fits the task, data and machine.
 
-    The policy begins, on a simulated machine; a merge and a local update of one's own
-    are traced.
+    On a simulated machine the policy begins; custom merges and local updates are
+    traced.
     """
     if task.mode == "min" and any(m.required_metrics for m in strategy.merges):
         raise ValueError(
-            f"{name} weights models by their {task.metric}, of which less is better: "
-            "choose another strategy, or a task whose main metric is to be large"
+            f"{name} weights models by their {task.metric}, for which smaller is "
+            "better: choose another strategy, or a task whose main metric is maximized"
         )
     layer = "full" if task.head is None else task.head.layer.name
     if strategy.output and strategy.output != layer:
@@ -84,21 +84,21 @@ def check_strategy(name: str, strategy: Any, num_examples: int) -> None:
     """Raise a ValueError unless this is a Strategy whose settings fit the data."""
     if not isinstance(strategy, Strategy):
         raise ValueError(
-            f"{name} is {shown(strategy)}, not a Strategy: give one, such as "
+            f"{name} is {shown(strategy)}, not a Strategy: pass one, such as "
             "hetjax.sma(batch_size=32, learning_rate=0.1)"
         )
     _check_parts(name, strategy)
     size = strategy.batch_size
     if not (is_real(size) and math.isfinite(size) and size == int(size) and size >= 1):
         raise ValueError(
-            f"{name}: batch_size={size!r}: give a whole number, at least 1"
+            f"{name}: batch_size={size!r}: pass a whole number, at least 1"
         )
     if any(merge.required_metrics for merge in strategy.merges):
         num_examples -= num_held_out(num_examples, FEW)
     if size > num_examples:
         raise ValueError(
             f"{name}: a batch of {size} is larger than the {num_examples} examples to "
-            "train on; give a smaller batch size"
+            "train on; pass a smaller batch size"
         )
     first = strategy.merges[0]
     try:

@@ -1,4 +1,4 @@
-"""`train`: one run, from a task, data, a machine and a strategy to a history."""
+"""`train`: run one strategy on a task, data and a machine; return its history."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,53 +62,52 @@ def train(
     before the clock starts.
 
     The model is evaluated on the test split at the start and at `num_evals` evenly
-    spaced instants; evaluations are never charged to the clock. `on_eval`, a function
-    or several, is called with each one: {"seconds", "updates", "examples", "loss",
-    metrics...}; where it returns `hetjax.STOP`, the run ends (`hetjax.callbacks` has
-    early stopping, and writers). `seed` sets
-    the initial parameters, the order of the examples and the machine's noise. With
-    `eval_examples`, these evaluations are of so many examples of the test split (the
-    same ones for every strategy and seed), and the final model is also evaluated on the
-    whole split: `history.at_end`, empty if the run was interrupted.
+    spaced times; evaluations are never charged to the clock. `on_eval`, a function or
+    several, is called with each evaluation: {"seconds", "updates", "examples", "loss",
+    metrics...}. If it returns `hetjax.STOP`, the run ends (`hetjax.callbacks` has early
+    stopping, and writers). `seed` determines the initial parameters, the order of the
+    examples and the machine's noise. With `eval_examples`, evaluations use that many
+    examples of the test split (the same ones for every strategy and seed), and the
+    final model is also evaluated on the whole split: `history.at_end`, empty if the run
+    was interrupted.
 
     The run ends early at the first evaluation whose main metric has reached `target`,
     or by which `epochs` passes over the training data are done. Ctrl-C also ends the
     run early; `train` then returns the history so far. An exception in `on_eval`, or
-    in a part of the strategy, ends it in the same way: with on_error="raise" it is
-    raised again and holds the history as its attribute `history`; with "keep" it is
-    stored in `history.error` and described in `history.stopped`.
+    in a part of the strategy, also ends it: with on_error="raise" the exception is
+    raised again, with the history as its attribute `history`; with "keep" it is stored
+    in `history.error` and described in `history.stopped`.
 
     A replica that is no longer finite stops the run (on_nan="stop", the default on
-    simulated machines); or it is counted, left out of the merge and reset to the
+    simulated machines), or it is counted, left out of the merge and reset to the
     center (on_nan="reset", the default on real machines). When a worker is lost, the
-    run goes on without it (on_lost_worker="continue") or stops ("stop").
+    run continues without it (on_lost_worker="continue") or stops ("stop").
 
     A real run is recorded in the file `trace`, or in a temporary file; `history.trace`
     is the recording, which `replay` runs again.
 
-    `devices` are those of this host over which simulated workers are spread in turn: a
-    list of devices of one kind, or of names, as in `local_machine`. By default these
-    are all GPUs or other accelerators (only one if a single worker computes, or if it
-    was chosen with `jax.default_device`), or one CPU device, since CPU devices share
-    the cores. Merges and evaluations run on the first one. The results are the same bit
-    for bit as on one device (on CUDA with `--xla_gpu_deterministic_ops=true` in
-    XLA_FLAGS).
+    `devices` are the devices of this host over which simulated workers are spread in
+    turn: a list of devices of one kind, or of names, as in `local_machine`. By default
+    these are all GPUs or other accelerators (only one for a single worker, or if it was
+    chosen with `jax.default_device`), or one CPU device, since CPU devices share the
+    cores. Merges and evaluations run on the first one. The results are bitwise the same
+    as on one device (on CUDA with `--xla_gpu_deterministic_ops=true` in XLA_FLAGS).
 
-    On a simulated machine a run is compiled, if that is faster: stretches of it become
+    A run on a simulated machine is compiled if that is faster: stretches of it become
     one program each (`hetjax.runtimes.compiled`). With compiled=False the reference
-    player takes one step after the other; `history.played` says which it was, and why.
-    Both have the same events to the bit, and parameters that agree to rounding. The
-    training data are then on the device if they fit (data_on="auto"), and otherwise
-    batches are sent from the host (data_on="host").
+    player takes one step after the other; `history.played` names the player, and why it
+    was chosen. Both play exactly the same events, and their parameters agree to
+    rounding. A compiled run has its training data on the device if they fit
+    (data_on="auto"); otherwise, or with data_on="host", batches are sent from the host.
 
-    With `checkpoint`, a folder (or a `Checkpoint` with more settings), the run is kept
-    there `every` "60s" of the host or "5 evals", and the same call again goes on from
-    the last checkpoint, or returns the history of a run that is over: resume="auto".
-    "must" is an error if there is nothing to go on from, "never" begins anew. Ctrl-C,
-    SIGTERM and SIGUSR1 then save a last checkpoint before the run ends. On a simulated
-    machine, the run that goes on equals one that was never interrupted, bit for bit
-    (with compiled="auto" it has the player with which it began); what compiling and the
-    host cost is not counted together.
+    With `checkpoint`, a folder (or a `Checkpoint` with more settings), the run is saved
+    there `every` "60s" of the host or "5 evals". The same call again resumes from the
+    last checkpoint, or returns the history of a finished run (resume="auto"). "must" is
+    an error if there is nothing to resume, "never" begins anew. Ctrl-C, SIGTERM and
+    SIGUSR1 then save a last checkpoint before the run ends. On a simulated machine, a
+    resumed run is bitwise equal to an uninterrupted one (with compiled="auto" it keeps
+    the player with which it began). Compilations and host seconds are those since the
+    run was resumed.
 
     The history holds the evaluations, each worker's time, and the final model:
     `params`, `model_state`, and `model`, the user's own module with both put back.
@@ -158,7 +157,7 @@ def train_as(
     resume: str = "auto",
     progress: bool = True,
 ) -> History:
-    """Like `train`, for a run with this name in its history."""
+    """As `train`, for a run with this name in its history."""
     check_seed(seed)
     check_callback("on_eval", on_eval, several=True)
     check_choice("on_error", on_error, ON_ERROR)
@@ -168,9 +167,8 @@ def train_as(
     check_path("trace", trace)
     if trace is not None and not session.real:
         raise ValueError(
-            f"trace={str(trace)!r}: only real runs are recorded, not one on a "
-            "simulated machine, which runs again to the bit; its history.log lists "
-            "what happened"
+            f"trace={str(trace)!r}: only real runs are recorded; a simulated run "
+            "can be repeated bit for bit, and its history.log lists its events"
         )
     session.check_strategies({name: strategy})
     check_placement(session.machine, {name: strategy}, recorded=trace is not None)

@@ -1,4 +1,4 @@
-"""The tape of a run that nobody plays: what a policy decides, and when (host world)."""
+"""The decisions of a policy and their times, from an unplayed tape (host world)."""
 
 from collections.abc import Iterator, Sequence
 from typing import get_args
@@ -17,7 +17,7 @@ from hetjax.schedule.types import Actions, Policy
 _EVENTS = frozenset(get_args(Event))
 
 
-def written(
+def write_unplayed(
     policy: Policy,
     clock: Clock,
     *,
@@ -26,7 +26,7 @@ def written(
     nonzeros: float = 0.0,
     instants: Sequence[float] = (),
 ) -> Tape:
-    """The tape of a run that nobody plays: see `decisions`."""
+    """Write the tape of a run without a model or player: see `decisions`."""
     topology = policy.topology(clock.workers)
     examples = Examples(
         Sampler(lambda *job: None, lambda state, worker, n: (state, np.zeros(n, int))),
@@ -56,15 +56,15 @@ def decisions(
     nonzeros: float = 0.0,
     instants: Sequence[float] = (),
 ) -> Iterator[tuple[Event | None, Actions]]:
-    """Each event of a run without a model, and what the policy decides then.
+    """Yield each event of a run without a model, and the policy's actions then.
 
-    The first pair is (None, the initial actions). A pair comes before its actions are
-    carried out on the clock. `num_bytes` is the size of the model, `nonzeros` the
-    number of non-zeros per example, and `instants` [s] are those of evaluations, each a
-    Timer called "evaluate". A run ends when no event is pending any more; most never
-    end, so take as many pairs as you need.
+    The first pair is (None, the initial actions). A pair is yielded before its actions
+    are carried out on the clock. `num_bytes` is the size of the model, `nonzeros` the
+    number of non-zeros per example, and `instants` [s] are evaluation times, each a
+    Timer called "evaluate". A run ends when no event is pending; most runs never end,
+    so the caller should stop.
     """
-    tape = written(
+    tape = write_unplayed(
         policy,
         clock,
         num_examples=num_examples,
@@ -76,7 +76,7 @@ def decisions(
     for entry in tape:
         if isinstance(entry, Actions):
             yield event, entry
-        elif isinstance(entry, Slow):  # the policy is not told
+        elif isinstance(entry, Slow):  # the policy does not see it
             yield entry, Actions()
         elif type(entry) in _EVENTS:
             event = entry

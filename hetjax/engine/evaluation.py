@@ -1,4 +1,4 @@
-"""Metrics of a model on the test split and on held-out examples."""
+"""The evaluator of a run: metrics on the test split and on held-out examples."""
 
 import time
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ class Evaluator:
     """Evaluates models of one run; never charged to its clock."""
 
     def __init__(self, job: Job, device: Device | None):
-        """Models are on `device`; None: JAX's choice."""
+        """Models are evaluated on `device`; None leaves the choice to JAX."""
         self._job, self._device = job, device
         self.test = batches_on(job.test, device)
         self._held_out = batches_on(job.held_out, device)
-        self.seconds = 0.0  # that looks have taken, after the training before them
+        self.seconds = 0.0  # of `evaluate`, without waiting for training
 
-    def look(self, store: Any) -> EvaluatedModel:
-        """Look at a store's current model: on the test split, or the part in use."""
+    def evaluate(self, store: Any) -> EvaluatedModel:
+        """Evaluate a store's current model on the test split, or the part in use."""
         with self._job.compilations.of("evaluate"):
             model = jax.block_until_ready(store.model())
             before = time.perf_counter() - self._job.compilations.seconds
@@ -32,18 +32,18 @@ class Evaluator:
             self.seconds += after - before
             return EvaluatedModel(model, metrics | store.report())
 
-    def of_all(self, model: tuple[Any, Any]) -> dict[str, float]:
-        """A model's metrics on the whole test split, of which others see a part."""
+    def evaluate_whole_test(self, model: tuple[Any, Any]) -> dict[str, float]:
+        """Return a model's metrics on the whole test split."""
         job = self._job
         with job.compilations.of("evaluate"):
             batches = batches_on(job.whole_test, self._device)
             metrics = mean_metrics(job.programs, model, batches)
         return {"examples": job.num_whole_test, **metrics}
 
-    def of_members(self, models: Sequence[tuple[Any, Any]]) -> list[float]:
-        """Each model's main metric on the held-out examples.
+    def member_metrics(self, models: Sequence[tuple[Any, Any]]) -> list[float]:
+        """Return each model's main metric on the held-out examples.
 
-        Errors: a ValueError if one is below 0, since it is used as a weight.
+        Errors: a ValueError if one is below 0, since they are used as weights.
         """
         job, metric = self._job, self._job.programs.task.metric
         with job.compilations.of("evaluate"):
@@ -56,7 +56,7 @@ class Evaluator:
 
 
 def check_weights(name: str, metric: str, least: float) -> None:
-    """Raise a ValueError if the least of a run's metrics cannot be a weight."""
+    """Raise a ValueError if the least metric of the workers cannot be a weight."""
     if least < 0:
         raise ValueError(
             f"{name}: {metric} is used as a weight and must be at least 0, but a "

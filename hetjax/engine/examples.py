@@ -1,4 +1,4 @@
-"""Which examples the workers draw, and the losses that a sampler is shown (host)."""
+"""The sampler of a run: draws examples and observes losses (host)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ class Examples(Checkpointable):
         seed: int,
         nonzeros: Callable[[Sequence[np.ndarray]], Sequence[int]],
     ):
-        """`nonzeros(rows)` counts those in the inputs of each array of rows."""
+        """`nonzeros(rows)` counts the non-zeros of the inputs of each array of rows."""
         self._sampler, self._workers, self._nonzeros = sampler, workers, nonzeros
         self._state = sampler.init(workers, num_examples, seed)
         self._unobserved: dict[int, list] = {}  # losses of steps, by worker
@@ -41,8 +41,8 @@ class Examples(Checkpointable):
             found = _shown(drawn[1]) if pair else f"a {type(drawn).__name__}"
             raise ValueError(
                 f"the sampler {maker(self._sampler.draw)}: draw returned "
-                f"{found}: return a pair (state, rows) with {wanted} rows, which are "
-                "an array [rows] of whole numbers"
+                f"{found}: return a pair (state, rows) with {wanted} rows, an array "
+                "[rows] of whole numbers"
             )
         self._state, indices = drawn
         size = local_round.size
@@ -55,19 +55,19 @@ class Examples(Checkpointable):
         return share(self._state) if share else None
 
     def arrived(self, worker: int, result: RoundResult) -> None:
-        """Keep a round's losses, if the sampler looks at them."""
+        """Store a round's losses, if the sampler observes them."""
         if self._sampler.observe is not None:
             self._unobserved.setdefault(worker, []).append(result.losses)
 
     def observe(self, worker: int) -> None:
-        """Show a worker's losses since its last merge to the sampler."""
+        """Pass a worker's losses since its last merge to the sampler."""
         observe = self._sampler.observe
         if observe is not None:
             for rows, losses in self._take_steps(worker):
                 self._state = observe(self._state, worker, rows, losses)
 
     def discard(self, worker: int) -> None:
-        """Drop the losses of a worker since its last merge."""
+        """Discard the losses of a worker since its last merge."""
         self._unobserved.pop(worker, None)
 
     def _take_steps(self, worker: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -80,7 +80,7 @@ class Examples(Checkpointable):
                 yield from ((rows, found[: len(rows)]) for rows, found in several)
 
     def save(self) -> dict[str, Any]:
-        """Return the state and the losses, which are read first if they come late."""
+        """Return the state and the losses; deferred ones are read first."""
         for several in self._unobserved.values():
             several[:] = [list(losses) for losses in several]
         return super().save()
@@ -92,7 +92,7 @@ class Examples(Checkpointable):
 
 
 def _are_rows(rows: Any, wanted: int) -> bool:
-    """Are these as many row numbers as wanted?"""
+    """Whether these are `wanted` row numbers."""
     shape, dtype = getattr(rows, "shape", None), getattr(rows, "dtype", None)
     return shape == (wanted,) and getattr(dtype, "kind", None) in ("i", "u")
 

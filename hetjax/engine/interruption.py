@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM take effect between two events: a run ends with a valid history.
+"""Signals: Ctrl-C and SIGTERM end a run between two events, with a valid history.
 
 Queues and shells send SIGTERM before they kill a process, and SLURM sends SIGUSR1
-(`--signal=USR1@60`) some time before a job's time is over.
+(`--signal=USR1@60`) some time before a job's time limit.
 """
 
 import os
@@ -15,13 +15,13 @@ INTERRUPTED = "interrupted"  # `History.stopped` after Ctrl-C or SIGTERM
 
 
 @contextmanager
-def interruptible(*, kept: bool = False) -> Iterator[Callable[[], str]]:
+def interruptible(*, checkpointed: bool = False) -> Iterator[Callable[[], str]]:
     """Yield a function that returns the name of the signal that came inside the block.
 
-    The name is "" until Ctrl-C ("SIGINT") or SIGTERM comes, or for a run that is `kept`
-    SIGUSR1, which otherwise kills the process. Signals are only noted, but Ctrl-C once
-    more raises KeyboardInterrupt at once. Outside the main thread signals cannot be
-    handled, and none is ever noted.
+    The name is "" until Ctrl-C ("SIGINT") or SIGTERM comes, or, if the run is
+    `checkpointed`, SIGUSR1, which otherwise kills the process. Signals are only noted,
+    but a second Ctrl-C raises KeyboardInterrupt at once. Outside the main thread
+    signals cannot be handled, and none is noted.
     """
     came: list[str] = []
     if threading.current_thread() is not threading.main_thread():
@@ -33,29 +33,29 @@ def interruptible(*, kept: bool = False) -> Iterator[Callable[[], str]]:
             raise KeyboardInterrupt
         came.append(signal.Signals(number).name)
 
-    heard = [signal.SIGINT, signal.SIGTERM]
-    if kept and hasattr(signal, "SIGUSR1"):  # not on every system
-        heard.append(signal.SIGUSR1)
-    before = {number: signal.signal(number, handle) for number in heard}
+    handled = [signal.SIGINT, signal.SIGTERM]
+    if checkpointed and hasattr(signal, "SIGUSR1"):  # not on every system
+        handled.append(signal.SIGUSR1)
+    before = {number: signal.signal(number, handle) for number in handled}
     try:
         yield lambda: came[0] if came else ""
     finally:
         for number, handler in before.items():
-            # None: a handler that no Python code has set, which only it can set again
+            # None: a handler set outside Python, which cannot be restored here
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-# an exception that is raised in these makes XLA crash, or Python drops it
+# an exception raised in these makes XLA crash, or is dropped by Python
 _COMPILING = ("jax/_src/compiler.py", "jax/_src/interpreters/mlir.py")
 _IN_GARBAGE_COLLECTION = "_xla_gc_callback"
-_AGAIN = 0.1  # [s] after which a signal is sent once more
+_AGAIN = 0.1  # [s] after which a signal is sent again
 
 
 def raise_between_programs(number: int, frame: FrameType | None) -> None:
-    """Handle a signal: a KeyboardInterrupt with its name, outside of compilations.
+    """Handle a signal: raise a KeyboardInterrupt with its name, outside compilations.
 
-    For scripts, which may be told to end at any time. A signal that comes amid a
-    compilation is sent once more a little later.
+    For scripts, which may be stopped at any time. A signal during a compilation is sent
+    again a little later.
     """
     if _is_safe(frame):
         raise KeyboardInterrupt(signal.Signals(number).name)

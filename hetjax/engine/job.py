@@ -17,7 +17,7 @@ DATA_ON = ("auto", "device", "host")
 
 
 class Job(NamedTuple):
-    """Everything that a run is given besides its strategy and machine."""
+    """All inputs of a run except its strategy and machine."""
 
     name: str  # of the run, in its history
     data: Dataset  # the whole data set
@@ -31,27 +31,29 @@ class Job(NamedTuple):
     num_whole_test: int  # examples in the whole test split
     held_out: Sequence[Batch]  # from the training split, for merges that need metrics
     num_held_out: int  # examples that are held out
-    instants: tuple[float, ...]  # [s] of the evaluations, rising; the last is the end
+    instants: tuple[
+        float, ...
+    ]  # [s] of the evaluations, increasing; the last is the end
     seed: int
     on_nan: str = "stop"  # one of ON_NAN
     on_lost_worker: str = "continue"  # one of ON_LOST_WORKER
     trace: str | Path | None = None  # the file in which a real run is recorded
-    # of this host, over which simulated workers are spread; None: they are chosen
+    # of this host, over which simulated workers are spread; None: chosen by the runtime
     devices: Sequence[Device | str] | None = None
-    # the file for machines that record each run, where `trace` names none; None: a
-    # temporary one
-    usual_trace: Path | None = None
-    continues: bool = False  # is the run continued from a checkpoint?
+    # the file for machines that record every run, if `trace` is None; None: a temporary
+    # file
+    default_trace: Path | None = None
+    continues: bool = False  # whether the run is resumed from a checkpoint
     compiled: bool | str = "auto"  # one of COMPILED
     data_on: str = "auto"  # one of DATA_ON
-    # training data on devices, of all runs that share them; see `DeviceRows`
+    # training data on devices, shared by runs; see `DeviceRows`
     on_devices: dict[Any, Any] | None = None
     schedule_seed: int | None = None  # of the clock and the sampler; None: the seed
-    # runs that are played together; see `hetjax.runtimes.compiled.side_by_side`
+    # of runs that are played at once; see `hetjax.runtimes.compiled.side_by_side`
     variants: Any = None
-    keeps_best: bool = False  # does the history keep the model of the best evaluation?
+    tracks_best: bool = False  # whether the history has the best evaluation's model
 
     @property
     def schedule(self) -> int:
-        """The seed of what happens when, and of who draws which examples."""
+        """The seed of the clock and of the sampler."""
         return self.seed if self.schedule_seed is None else self.schedule_seed

@@ -1,4 +1,4 @@
-"""How the K local steps of an assignment run: one by one, or fused into one program.
+"""Run the K local steps of an assignment: one by one, or fused into one program.
 
 No step mode is best everywhere: a convolution inside a loop, or vmapped over workers,
 is an order of magnitude slower on a CPU, while dispatching small steps one by one
@@ -35,11 +35,11 @@ class RoundOutcome(NamedTuple):
     losses: Sequence[tuple[np.ndarray, Any]]  # rows and losses of one step, or of all
     mean: jax.Array | np.ndarray  # mean loss of the last step
     padded: int  # number of padding examples that were computed too
-    finite: Any = True  # are all numbers of the replica finite?
+    finite: Any = True  # whether all numbers of the replica are finite
 
     @property
     def known(self) -> bool:
-        """Its program was launched."""
+        """Always true: the program has been launched."""
         return True
 
     def wait(self) -> "RoundOutcome":
@@ -49,16 +49,16 @@ class RoundOutcome(NamedTuple):
 
 
 class StepSettings(NamedTuple):
-    """What a strategy says of its local steps: all that its workers need."""
+    """The settings of a strategy's local steps: all that its workers need."""
 
     local_update: LocalUpdate
     requires: Requires  # the buffers of the lowest merge
-    shared: bool  # may merges change a replica during its round?
-    keeps_losses: bool  # of every step, for the sampler
+    shared: bool  # whether merges may change a replica during its round
+    records_losses: bool  # of every step, for the sampler
 
     @classmethod
     def of(cls, strategy: Strategy) -> "StepSettings":
-        """The settings of a strategy."""
+        """Return the settings of a strategy."""
         merge = strategy.merges[0]
         return cls(
             strategy.local,
@@ -69,7 +69,7 @@ class StepSettings(NamedTuple):
 
     @property
     def buffers(self) -> Requires:
-        """The buffers that a replica has, those of the local update among them."""
+        """All buffers of a replica: of the merge and of the local update."""
         return (*self.requires, *self.local_update.requires)
 
 
@@ -83,18 +83,18 @@ class StepRunner:
         *,
         exact: bool | None = None,
     ):
-        """`exact`: are batches unpadded? By default only if padding would count.
+        """`exact`: whether batches are unpadded; by default if padding matters.
 
-        It would change batch statistics and coupled losses, so such tasks need a
+        Padding would change batch statistics and coupled losses; such tasks need a
         program for every batch size.
         """
         self._programs, self.compilations = job.programs, job.compilations
         self._local_update, self._requires = settings.local_update, settings.requires
         self._train, self._buckets, self._seed = job.train, job.buckets, job.seed
         self._exact = job.programs.exact if exact is None else exact
-        # a replica that merges may move during its round is still read then
+        # a replica that merges may change during its round is still read then
         self._donate = not settings.shared
-        self._keeps = settings.keeps_losses
+        self._records_losses = settings.records_losses
         self._checks = job.on_nan == "reset"
         self._step = self._programs.step(
             self._local_update, self._requires, donate=self._donate
@@ -130,7 +130,7 @@ class StepRunner:
             replica, values, mean = self._call(
                 self._step, device, replica, batch, a.learning_rate, key_data[number]
             )
-            if self._keeps:
+            if self._records_losses:
                 losses.append((a.rows[number], values))
             if between:
                 between(replica)
@@ -158,7 +158,7 @@ class StepRunner:
         if between:
             between(replica)
         padded = batches.weight.size - sum(map(len, a.rows))
-        losses = [(np.stack(a.rows), values)] if self._keeps else []
+        losses = [(np.stack(a.rows), values)] if self._records_losses else []
         return RoundOutcome(replica, losses, mean, padded, self._finite(replica))
 
     def vmapped(
@@ -187,7 +187,7 @@ class StepRunner:
         return [
             RoundOutcome(
                 replica,
-                [(np.stack(a.rows), values[i])] if self._keeps else [],
+                [(np.stack(a.rows), values[i])] if self._records_losses else [],
                 means[i],
                 padded,
                 self._finite(replica),
@@ -203,7 +203,7 @@ class StepRunner:
         batch: Batch,
         *rest: Any,
     ) -> Any:
-        """Call the program; one thread compiles it while others wait for that."""
+        """Call the program; one thread compiles it while others wait."""
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
         arguments = (replica, batch, *rest)
         call = self._programs.first_calls.call
@@ -211,7 +211,7 @@ class StepRunner:
             return call(program, device, shapes, arguments, self.compilations)
 
     def _finite(self, replica: Replica) -> Any:
-        """Are all numbers of the replica finite? Only checked if on_nan="reset"."""
+        """Whether all numbers of the replica are finite; checked if on_nan="reset"."""
         return self._programs.finite(replica) if self._checks else True
 
     def _batches(self, rows: Sequence[np.ndarray]) -> Iterator[Batch]:
@@ -227,16 +227,16 @@ class StepRunner:
                 yield jax.tree.map(lambda leaf, k=k: leaf[k], found)
 
     def arguments(self, replica: Replica, row: np.ndarray) -> tuple[Any, ...]:
-        """Return what the program of one step on these rows is called with."""
+        """Return the arguments of the program of one step on these rows."""
         batch = make_batch(self._train, row, self._buckets, exact=self._exact)
         return replica, batch, np.float32(1e-6), np.zeros(3, np.uint32)
 
     def lowered(self, arguments: tuple[Any, ...]) -> jax.stages.Lowered:
-        """Return the lowered program of one step, which `arguments` are for."""
+        """Return the lowered program of one step with these `arguments`."""
         return self._step.lower(*arguments)
 
     def _key_data(self, a: Assignment) -> np.ndarray:
-        """[K, 3] uint32: (seed, worker, step), from which each step's key is made."""
+        """Return [K, 3] uint32: (seed, worker, step), which make each step's key."""
         numbers = range(a.first_step, a.first_step + len(a.rows))
         return np.array([(self._seed, a.worker, i) for i in numbers], np.uint32)
 
@@ -244,8 +244,7 @@ class StepRunner:
 def _send(batch: Batch, device: Device | None) -> Batch:
     """Send a batch to a device, without waiting.
 
-    For a CPU device it is left as NumPy arrays, which the program takes without another
-    copy.
+    For a CPU device it remains NumPy arrays, which the program uses without a copy.
     """
     if device is None or device.platform == "cpu":
         return batch

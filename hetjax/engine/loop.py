@@ -88,7 +88,7 @@ class Loop:
         checkpointed = self._manager is not None
         with (
             compilations.counting(),
-            interruptible(kept=checkpointed) as came,
+            interruptible(checkpointed=checkpointed) as came,
             _little_garbage(),
         ):
             stuck: list[int] = []

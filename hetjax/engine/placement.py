@@ -11,19 +11,19 @@ Device = Any  # a jax.Device, which type checkers do not accept as a type
 class Placement(NamedTuple):
     """The devices of all workers and of the nodes; by default JAX chooses.
 
-    With named devices, replicas are moved between them.
+    Replicas are moved between named devices.
     """
 
     workers: Sequence[Device | None] = ()  # of each worker's replica; (): JAX's choice
     nodes: Device | None = None  # of the nodes' states; merges run here
-    timed: bool = False  # are moves and merges waited for, and timed?
+    timed: bool = False  # whether moves and merges are awaited and timed
 
     def of_worker(self, worker: int) -> Device | None:
         """Return the device of a worker's replica; None: JAX's choice."""
         return self.workers[worker] if self.workers else None
 
     def is_at_nodes(self, member: int | str) -> bool:
-        """Is the model of a worker or node on the device where merges run?"""
+        """Whether a worker's or node's model is on the device where merges run."""
         return isinstance(member, str) or self.of_worker(member) == self.nodes
 
     def to_nodes(self, trees: Any) -> Any:

@@ -156,7 +156,7 @@ class Player(Turns, Models, Protocol):
         """Make the first model."""
         ...
 
-    def look_at_all(self, model: Any) -> dict[str, float]:
+    def evaluate_whole_test(self, model: Any) -> dict[str, float]:
         """Return a model's metrics on the whole test split."""
         ...
 

@@ -1,7 +1,7 @@
 """The reference player: carries out the instructions of a tape one by one.
 
-It runs local rounds on an executor and changes replicas and states in a store. It knows
-no policy, no clock, and no ledger.
+It runs local rounds on an executor, and changes replicas and states in a store. It
+knows no policy, no clock and no ledger.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class ReferencePlayer:
     traits: Traits
     plays: Plays
     store: Store
-    # called with each outcome, before its replica is taken in
+    # called with each outcome, before its replica is checked in
     on_outcome: Callable[[Arrival, RoundOutcome], None] | None = None
 
     def __init__(
@@ -41,11 +41,11 @@ class ReferencePlayer:
     ):
         """`open_store(strategy, job, placement, topology)` makes the store.
 
-        If the placement is timed, merges are waited for and their parts are stamped.
+        If the placement is timed, each merge is awaited and its parts are timestamped.
         """
         self._job, self._executor = job, executor
         self.evaluator = Evaluator(job, placement.nodes)
-        self.look_at_all = self.evaluator.of_all
+        self.evaluate_whole_test = self.evaluator.evaluate_whole_test
         topology = strategy.policy.topology(workers)
         self._open = partial(open_store, strategy, job, placement, topology)
         self._resets = job.on_nan == "reset"
@@ -70,7 +70,7 @@ class ReferencePlayer:
             Arrival: self._finish,
             tape.MeasureMembers: self._measure,
             tape.MergeReplicas: self._merge,
-            tape.EvaluateRoot: lambda e: self.evaluator.look(store),
+            tape.EvaluateRoot: lambda e: self.evaluator.evaluate(store),
             tape.DiscardReplica: lambda e: store.discard(e.worker),
             tape.DiscardRound: lambda e: self._executor.discard(e.worker),
         }
@@ -85,7 +85,7 @@ class ReferencePlayer:
         self._executor.start(assignment)
 
     def _finish(self, arrival: Arrival) -> RoundResult:
-        """Take in a replica; reset it if it is not finite."""
+        """Check in a replica; reset it if it is not finite."""
         outcome: RoundOutcome = self._executor.finish(arrival.worker)
         if self.on_outcome is not None:
             self.on_outcome(arrival, outcome)
@@ -102,7 +102,7 @@ class ReferencePlayer:
         models = [
             self.store.member_model(m) for m in (*e.action.members, *e.action.partners)
         ]
-        return self.evaluator.of_members(models)
+        return self.evaluator.member_metrics(models)
 
     def _merge(self, merge: tape.MergeReplicas) -> MergeTimes:
         compilations = self._job.compilations
@@ -110,14 +110,14 @@ class ReferencePlayer:
         stamps = self.store.merge(merge.action, merge.stats)
         return MergeTimes(stamps, compilations.own_seconds - before)
 
-    # -- rounds in flight when the run is saved ----------------------------------------
+    # -- checkpoints of rounds in flight -----------------------------------------------
 
     def outcome(self, worker: int) -> RoundOutcome | None:
-        """The outcome of a round in flight; None if it is not known yet."""
+        """Return the outcome of a round in flight; None if it is not known yet."""
         return self._executor.outcome(worker)
 
     def saved_outcome(self, outcome: RoundOutcome) -> dict[str, Any]:
-        """The values of an outcome, for `load_outcome`."""
+        """Return the values of an outcome, for `load_outcome`."""
         return {
             **outcome._asdict(),
             "replica": self.store.leaves_of(outcome.replica),
@@ -125,7 +125,7 @@ class ReferencePlayer:
         }
 
     def load_outcome(self, worker: int, saved: dict[str, Any]) -> None:
-        """Let a round that was in flight arrive with this outcome."""
+        """Restore the outcome of a round that was in flight."""
         replica = self.store.replica_of(worker, saved["replica"])
         fields = {k: saved[k] for k in RoundOutcome._fields}
         self._executor.restore_outcome(

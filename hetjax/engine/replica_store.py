@@ -1,7 +1,6 @@
 """The replicas of workers and states of nodes, and the programs that change them.
 
-This is the store of the reference player: it knows no clock and no policy, only
-replicas, states and the compiled functions between them.
+This is the store of the reference player. It knows no clock and no policy.
 """
 
 import time
@@ -27,7 +26,7 @@ Model = tuple[Any, Any]  # params, model_state
 
 
 class ReplicaStore:
-    """Replicas by worker, and states by node, each made when it is first needed."""
+    """Replicas by worker and states by node, each made when it is first needed."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class ReplicaStore:
     ):
         """Initialize the model with the job's seed.
 
-        If the placement is timed, merges are waited for and their parts are stamped.
+        If the placement is timed, each merge is awaited and its parts are timestamped.
         """
         self._placement, self._topology = placement, topology
         self._strategy, self._programs = strategy, job.programs
@@ -51,12 +50,12 @@ class ReplicaStore:
             self._initial = placement.to_nodes(initial)
             self._start = self._initial  # from which nodes begin
             self._nodes = {ROOT: self._begin_node(self._merges[-1])}
-        # may merges move a replica during its round? Then steps must not donate it
+        # whether merges may change a replica during its round: steps must not donate it
         properties = self._merges[0].properties
         self.shared = MergeProperty.UPDATES_BUSY_WORKERS in properties
         self._replicas: dict[int, Replica] = {}
-        self._checked_out: dict[int, Replica | None] = {}  # by working worker
-        # what a merge sends of a replica: its parameters and model state
+        self._checked_out: dict[int, Replica | None] = {}  # by worker in a round
+        # a merge sends the parameters and model state of a replica
         self.num_bytes = tree.num_bytes(self._initial)
 
     def model(self) -> Model:
@@ -79,12 +78,12 @@ class ReplicaStore:
             self._replicas[worker] = self._placement.to_worker(worker, replica)
 
     def discard(self, worker: int) -> None:
-        """Drop a worker's replica: its next round begins from the root's model."""
+        """Discard a worker's replica: its next round begins from the root's model."""
         self._replicas.pop(worker, None)
         self._checked_out.pop(worker, None)
 
     def reset(self, worker: int) -> None:
-        """Begin a worker's replica again, but for the merge's buffers."""
+        """Make a worker's replica anew, except for the merge's buffers."""
         before = self._replicas[worker]
         self.begin(worker)
         replica = self._replicas[worker]
@@ -99,16 +98,16 @@ class ReplicaStore:
         return replica
 
     def check_in(self, worker: int, replica: Replica) -> None:
-        """Store a worker's replica after its round, plus what merges did meanwhile."""
+        """Store a worker's replica after its round, with the changes by merges."""
         before = self._checked_out.pop(worker)
         now = self._replicas.get(worker)
-        # if no merge moved it, there is nothing to add up
+        # if no merge changed it, there is nothing to add
         moved = before is not None and now is not None and now is not before
         if moved:
             replica = self._programs.check_in(now, before, replica)
         self._replicas[worker] = replica
 
-    # -- saved and taken up again --------------------------------------------------
+    # -- checkpoints ---------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
         """Return the leaves of all states and replicas."""
@@ -120,7 +119,7 @@ class ReplicaStore:
             "root": Leaves(jax.tree.leaves(self._nodes[ROOT])),
             "nodes": {n: Leaves(jax.tree.leaves(s)) for n, s in self._nodes.items()},
             "replicas": {k: self.leaves_of(r) for k, r in self._replicas.items()},
-            # those with which workers began, if a merge has moved them since
+            # those with which workers began, if a merge has changed them since
             "before": {
                 k: self.leaves_of(self._checked_out[k]) if moved[k] else None
                 for k in moved
@@ -144,12 +143,14 @@ class ReplicaStore:
         begin = self._programs.state
         for node, leaves in saved.items():
             like = jax.eval_shape(begin(self.merge_of(node)), *self._initial)
-            self._nodes[node] = self._placement.to_nodes(self._made(like, leaves, node))
+            self._nodes[node] = self._placement.to_nodes(
+                self._restored(like, leaves, node)
+            )
 
     def load_root(self, leaves: list[Any]) -> None:
-        """Continue with the root alone: all else begins from its model."""
+        """Continue with the root only: everything else begins from its model."""
         like = jax.eval_shape(self._programs.state(self._merges[-1]), *self._initial)
-        root = self._made(like, leaves, "the state of the root")
+        root = self._restored(like, leaves, "the state of the root")
         self._nodes[ROOT] = self._placement.to_nodes(root)
         self._start = self.model()
 
@@ -161,16 +162,16 @@ class ReplicaStore:
         """Return a worker's replica, on its device, from the arrays of a saved one."""
         begin = self._programs.replica(self._strategy.local, self._requires)
         like = jax.eval_shape(begin, *self._initial)
-        found = self._made(like, leaves, f"the replica of worker {worker}")
+        found = self._restored(like, leaves, f"the replica of worker {worker}")
         return self._placement.to_worker(worker, found)
 
     def model_of(self, leaves: list[Any]) -> Model:
         """Return a model, on the device of the nodes, from a saved one's arrays."""
-        found = self._made(self._initial, leaves, "the model")
+        found = self._restored(self._initial, leaves, "the model")
         return self._placement.to_nodes(found)
 
-    def _made(self, like: Any, leaves: list[Any], what: str) -> Any:
-        """A tree like another one, in new buffers; a ValueError if it differs."""
+    def _restored(self, like: Any, leaves: list[Any], what: str) -> Any:
+        """Return a tree like `like`, in new buffers; a ValueError if it differs."""
         return self._programs.copies(tree.filled(like, leaves, what))
 
     # -- merges --------------------------------------------------------------------
@@ -179,7 +180,7 @@ class ReplicaStore:
         """Carry out a merge or a fetch; return stamps of `time.perf_counter`.
 
         `stats` are packed, as `Ledger.take_stats` returns them. If the placement is not
-        timed, nothing is waited for and the stamps mean nothing.
+        timed, nothing is awaited and the stamps are meaningless.
         """
         merge, node = self.merge_of(action.node), action.node
         if node not in self._nodes:  # every node starts from the initial model
@@ -198,7 +199,7 @@ class ReplicaStore:
                 )
         merged = self._wait_for((self._nodes[node], replicas))
         for member, replica in zip(members, replicas, strict=True):
-            self._take_back(member, replica)
+            self._store_member(member, replica)
         away = [
             self._replicas[m]
             for m in members
@@ -215,19 +216,19 @@ class ReplicaStore:
     def member(self, member: int | str) -> Replica:
         """Return a worker's replica, or a node's model as a replica for its parent."""
         if isinstance(member, int):
-            if member not in self._replicas:  # its steps have its buffers
+            if member not in self._replicas:  # its steps own its buffers
                 raise busy_partner(member)
             return self._replicas[member]
         return self._programs.as_member(self.merge_of(member))(self._nodes[member])
 
     def _wait_for(self, trees: Any) -> float:
-        """Return the time; if it is asked for, first wait for the trees."""
+        """Return the time; if the placement is timed, first wait for the trees."""
         if self._placement.timed:
             jax.block_until_ready(trees)
         return time.perf_counter()
 
     def _begin_node(self, merge: Merge) -> Any:
-        """Return the state of a node that starts from the run's first model."""
+        """Return the state of a node that starts from the run's starting model."""
         return self._placement.to_nodes(self._programs.state(merge)(*self._start))
 
     def _gather(self, member: int | str) -> Replica:
@@ -236,7 +237,7 @@ class ReplicaStore:
         at_nodes = self._placement.is_at_nodes(member)
         return found if at_nodes else self._placement.to_nodes(found)
 
-    def _take_back(self, member: int | str, replica: Replica) -> None:
+    def _store_member(self, member: int | str, replica: Replica) -> None:
         if isinstance(member, int):
             at_nodes = self._placement.is_at_nodes(member)
             self._replicas[member] = (
@@ -248,14 +249,14 @@ class ReplicaStore:
 
 
 def busy_partner(worker: int) -> ValueError:
-    """The error of a merge that would change the replica of a worker at work."""
+    """Return the error of a merge that would change a replica during its round."""
     return ValueError(
         f"worker {worker} is a partner in a merge during its round, which this merge "
-        "does not support: take one that declares UPDATES_BUSY_WORKERS, such as "
+        "does not support: use one that declares UPDATES_BUSY_WORKERS, such as "
         "merge.gossip()"
     )
 
 
 def counters(merge: Merge, state: Any) -> dict[str, float]:
-    """The counters of a merge's state; {} if it has none."""
+    """Return the counters of a merge's state; {} if it has none."""
     return {k: float(v) for k, v in merge.report(state).items()} if merge.report else {}

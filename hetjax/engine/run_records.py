@@ -1,7 +1,7 @@
 """The records of a run: its losses, evaluations, worker events, and history.
 
-They are told what is written on the tape and what was observed. Their only decision is
-whether the run has to stop.
+They receive the entries of the tape and the observations of players. Their only
+decision is whether the run must stop.
 """
 
 import copy
@@ -46,7 +46,7 @@ class RunRecords:
         ledger: Ledger,
         on_eval: Callable[[dict[str, float]], str],
     ):
-        """Set up empty records; the ledger is the writer's."""
+        """Create empty records; `ledger` is that of the writer."""
         self._job, self._on_eval, self._ledger = job, on_eval, ledger
         self._workers, self._player = runtime.clock.workers, runtime.player
         self._traffic = runtime.player.traits.traffic or tuple
@@ -54,8 +54,7 @@ class RunRecords:
         self._nodes_of = runtime.player.traits.nodes
         self._time_map = runtime.player.traits.time_map
         self.losses = Losses()
-        # the rows of rounds in flight, by worker; not saved: they only name rows that
-        # are not finite
+        # rows of rounds in flight, by worker, to name those not finite; not saved
         self._rows: dict[int, Sequence[np.ndarray]] = {}
         self._best: tuple[float, Any] | None = None  # metric and model
         self._visible: Any = None  # the model of the last evaluation
@@ -78,11 +77,11 @@ class RunRecords:
         )
 
     def stop(self, reason: str) -> None:
-        """Stop the run early; of several reasons the first is kept."""
+        """Stop the run early; the first of several reasons is recorded."""
         self.history.stopped = self.history.stopped or reason
 
     def fail(self, error: Exception, by: str = "") -> None:
-        """Stop the run because of an exception, which is kept; `by` says whose."""
+        """Record an exception and stop the run; `by` names its source."""
         self.history.error = self.history.error or error
         self.stop(f"{by}{type(error).__name__}: {error}")
 
@@ -93,9 +92,10 @@ class RunRecords:
         self._rows[local_round.worker] = local_round.rows
 
     def arrived(self, arrival: Arrival, result: RoundResult) -> None:
-        """Note the loss of a round; those of the rounds before are looked at.
+        """Note the loss of a round, after checking those of earlier rounds.
 
-        Where it is not known yet whether it is finite, `check_losses` tells later.
+        If it is not known yet whether the replica is finite, `check_losses` finds out
+        later.
         """
         rows = self._rows.pop(arrival.worker, ())
         if result.known and not result.finite:
@@ -112,7 +112,7 @@ class RunRecords:
         self._note(arrival, "nan", f"{why}; {found}" if found else why)
 
     def _not_finite(self, rows: Sequence[np.ndarray]) -> str:
-        """Which rows of a round hold NaN or infinity, for a message, or ""."""
+        """Describe the rows of a round that hold NaN or infinity; "" if none do."""
         job = self._job
         if not rows:  # of a round without steps, or before the run was resumed
             return ""
@@ -126,11 +126,11 @@ class RunRecords:
         )
 
     def check_losses(self) -> None:
-        """Stop the run if a round diverged whose loss is known by now."""
+        """Stop the run if a round diverged, among those whose loss is known."""
         while self.losses.are_known:
-            arrival, loss, late, rows = self.losses.take_known()
-            if late is not None and not late.finite:
-                self._ledger.take_back(arrival, late.padded)
+            arrival, loss, deferred, rows = self.losses.take_known()
+            if deferred is not None and not deferred.finite:
+                self._ledger.undo_arrival(arrival, deferred.padded)
                 self._note_nan(arrival, loss, rows)
                 continue
             self.losses.count(arrival, loss)
@@ -148,7 +148,7 @@ class RunRecords:
         """Count a merge."""
         history, action = self.history, done.action
         if changes_root(action):
-            times = history.merge_times  # never before the previous merge
+            times = history.merge_times  # not before the previous merge
             times.append(max(done.stamps.finish, times[-1] if times else 0.0))
         if counts_as_merge(action):
             history.last_members = action.members
@@ -157,38 +157,39 @@ class RunRecords:
     # -- evaluations ----------------------------------------------------------------
 
     def evaluate(self, point: EvaluationDone) -> dict[str, float]:
-        """Record an evaluation, and return it; stop the run if it has to end."""
+        """Record an evaluation and return its metrics; stop the run if it must end."""
         instant, (self._visible, metrics) = point
-        self._look_at_best(metrics[self.history.metric])
-        self.check_losses()  # first: a worker's loss tells more than the test loss
+        self._update_best(metrics[self.history.metric])
+        self.check_losses()  # first: a worker's loss tells more than test loss
         train_loss = self.losses.take_mean()
-        told = metrics if train_loss is None else {"train_loss": train_loss, **metrics}
-        unseen, coming = self._ledger.unseen(instant)
+        if train_loss is not None:
+            metrics = {"train_loss": train_loss, **metrics}
+        unseen, pending = self._ledger.unseen(instant)
         later = sum(counts_as_merge(action) for _, action in unseen)
         known = {
             "seconds": instant,
             "updates": self._ledger.updates,
             "examples": self._ledger.examples,
             "merges": self.history.merges - later,
-            "bytes": self._bytes_moved() - coming,
-            **told,
+            "bytes": self._bytes_moved() - pending,
+            **metrics,
         }
         self.history.evals.append(Evaluation(known))
         if not math.isfinite(metrics["loss"]):
             self.stop(self._why_not_finite(instant, metrics["loss"]))
-        if not self.history.stopped and (why := self._asks_to_stop()):
+        if not self.history.stopped and (why := self._call_on_eval()):
             self.stop(f"stopped at {instant:.6g} s as asked: {why}")
         self.history.stopped = self._share(self.history.stopped)
-        return told
+        return metrics
 
     def _bytes_moved(self) -> int:
-        """Bytes that have moved so far from and to all workers."""
+        """Return the bytes moved so far from and to all workers."""
         records = self._ledger.records
         before = sum(r.bytes_received + r.bytes_sent for r in records)
         return before + sum(map(sum, self._traffic()))
 
     def _why_not_finite(self, instant: float, loss: float) -> str:
-        """What is said of a test loss that is NaN or infinite."""
+        """Return the reason for stopping at a test loss that is NaN or infinite."""
         if not self.history.merges:
             bad = rows_not_finite(self._job.data.test)
             why = (
@@ -205,14 +206,14 @@ class RunRecords:
             "learning rate may help"
         )
 
-    def _look_at_best(self, metric: float) -> None:
-        """Keep the model of the best evaluation, if that was asked for."""
+    def _update_best(self, metric: float) -> None:
+        """Update the model of the best evaluation, if it is tracked."""
         before = math.nan if self._best is None else self._best[0]
-        if self._job.keeps_best and better(metric, before, self.history.mode):
+        if self._job.tracks_best and better(metric, before, self.history.mode):
             self._best = metric, self._visible
 
-    def _asks_to_stop(self) -> str:
-        """Ask the user why to stop, or ""; an exception ends it, as Ctrl-C does."""
+    def _call_on_eval(self) -> str:
+        """Return the reason of `on_eval` to stop, or ""; an exception fails the run."""
         try:
             return self._on_eval(self.history.evals[-1])
         except Exception as error:
@@ -227,7 +228,7 @@ class RunRecords:
     # -- worker events --------------------------------------------------------------
 
     def name_of(self, worker: int) -> str:
-        """The name of a worker."""
+        """Return the name of a worker."""
         return self._workers[worker].name
 
     def happened(self, event: Join | Leave | Slow) -> None:
@@ -245,7 +246,7 @@ class RunRecords:
         name = self.name_of(event.worker)
         self.history.events.append(WorkerEvent(event.time, name, what, why))
 
-    # -- saved and resumed ------------------------------------------------------------
+    # -- checkpoints ------------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
         """Return all records."""
@@ -262,42 +263,42 @@ class RunRecords:
         }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Continue from what `save` returned; the player and ledger are loaded."""
+        """Continue from what `save` returned, after the player and ledger."""
         self.losses.load(saved["losses"])
         if self._time_map is not None:
             self._time_map.load(saved["time_map"])
         self._load_history(saved)
 
     def load_for_others(self, saved: dict[str, Any], before: list[str]) -> None:
-        """Continue with other workers than those that were called `before`.
+        """Continue with other workers than those named `before`.
 
-        The totals and the history go on; what was not merged is lost.
+        The totals and the history continue; rounds that were not merged are lost.
         """
         self.losses.load_for_others(saved["losses"])
         self._load_history(saved)
         times = saved["time_map"]
-        if times is not None:  # the new machine's clock need not have such a map
-            self._correct(partial(np.interp, xp=times["planned"], fp=times["true"]))
-        self.history.last_members = ()  # workers have other numbers now
+        if times is not None:  # the new machine's clock may have no time map
+            self._map_times(partial(np.interp, xp=times["planned"], fp=times["true"]))
+        self.history.last_members = ()  # workers are numbered anew
         now, here = self.history.duration, [w.name for w in self._workers]
-        changes = [(name, "left", "went on without it") for name in before]
-        changes += [(name, "joined", "went on with it") for name in here]
+        changes = [(name, "left", "continued without it") for name in before]
+        changes += [(name, "joined", "continued with it") for name in here]
         for name, what, why in changes:
             if (name in before) != (name in here):
                 event = WorkerEvent(now, name, what, f"the run {why}")
                 self.history.events.append(event)
 
-    def _correct(self, time_map: Callable[[Any], Any]) -> None:
-        """Replace planned times by true ones."""
+    def _map_times(self, time_map: Callable[[Any], Any]) -> None:
+        """Map all times, planned to true."""
         history = self.history
-        history.correct(time_map)
+        history.map_times(time_map)
         if not history.ends_at_evaluation:
             history.duration = float(time_map(np.array(history.duration)))
-        self._ledger.correct(time_map)
+        self._ledger.map_times(time_map)
 
     def _load_history(self, saved: dict[str, Any]) -> None:
         for name in self.history.growing:
-            if name in saved["history"]:  # earlier runs had no choice of player
+            if name in saved["history"]:  # earlier versions had no choice of player
                 setattr(self.history, name, saved["history"][name])
         self.history.evals = list(map(Evaluation, self.history.evals))
         self._visible = self._player.model()
@@ -305,10 +306,10 @@ class RunRecords:
             metric, leaves = saved["best"]
             self._best = metric, self._player.model_of(leaves)
 
-    # -- a point to go back to --------------------------------------------------------
+    # -- rollback ---------------------------------------------------------------------
 
     def mark(self) -> dict[str, Any]:
-        """A point for `undo`: nothing has stopped the run, and losses are known."""
+        """Return a point for `undo`; the run is not stopped, and losses are known."""
         history = self.history
         return {
             "losses": self.losses.copy(),
@@ -320,7 +321,7 @@ class RunRecords:
         }
 
     def undo(self, mark: dict[str, Any]) -> None:
-        """Go back to a point."""
+        """Roll back to a point of `mark`."""
         self.losses.load(mark["losses"])
         mark["losses"] = self.losses.copy()
         self._rows = dict(mark["rows"])
@@ -337,18 +338,20 @@ class RunRecords:
         if not history.stopped:
             self.check_losses()
         history.stuck = [self.name_of(k) for k in stuck]
-        # the model of the last evaluation, unless the run went on after it; after an
-        # exception the replicas may be amid a merge
+        # the model of the last evaluation, unless the run continued after it; after an
+        # exception the replicas may be in the middle of a merge
         last = history.ends_at_evaluation or history.error is not None
         if last:
-            self._drop_unseen(history.duration)
+            self._discard_unseen(history.duration)
         history.root_merges = len(history.merge_times)
         if self._time_map is not None:
-            self._correct(self._time_map)
+            self._map_times(self._time_map)
         history.workers = self._ledger.close(history.duration)
-        for worker, (came, went) in zip(history.workers, self._traffic(), strict=False):
-            worker.bytes_received += came
-            worker.bytes_sent += went
+        for worker, (received, sent) in zip(
+            history.workers, self._traffic(), strict=False
+        ):
+            worker.bytes_received += received
+            worker.bytes_sent += sent
         for worker, node in zip(history.workers, self._nodes_of(), strict=False):
             worker.node = node
         history.timeline = self._ledger.timeline
@@ -357,9 +360,9 @@ class RunRecords:
         history.model = self._job.programs.task.restore(*model)
         if self._job.whole_test:
             history.eval_examples = self._job.num_test
-            # a look at all of it takes long: not after Ctrl-C or SIGTERM
+            # this takes long: not after Ctrl-C or SIGTERM
             if history.error is None and history.stopped != INTERRUPTED:
-                history.at_end = self._share(self._player.look_at_all(model))
+                history.at_end = self._share(self._player.evaluate_whole_test(model))
         counts = compilations.programs
         history.programs = dict(sorted(counts.items()))
         history.compilations = sum(counts.values())
@@ -367,11 +370,11 @@ class RunRecords:
         if self._best is not None:
             history.best_params, history.best_model_state = self._best[1]
 
-    def _drop_unseen(self, end: float) -> None:
-        """No longer count merges that are visible after `end` [s]: in no evaluation."""
+    def _discard_unseen(self, end: float) -> None:
+        """Subtract merges that are visible after `end` [s]: no evaluation has them."""
         history, times = self.history, self.history.merge_times
         unseen, _ = self._ledger.unseen(end)
-        self._ledger.drop_unseen(end)
+        self._ledger.discard_unseen(end)
         for visible, action in reversed(unseen):
             history.merges -= counts_as_merge(action)
             if changes_root(action):

@@ -327,7 +327,7 @@ class TapeWriter(Checkpointable):
             stamps = self._clock.merged(action, times)  # pyright: ignore
         due = self.due[0] if self.due else visible
         num_bytes = 0 if traits.traffic else int(traits.num_bytes)
-        ledger.record_models(action, num_bytes, visible, next_look=due)
+        ledger.record_models(action, num_bytes, visible, next_evaluation=due)
         yield tape.MergeDone(action, traits.num_bytes, stamps, missing)
         if not (action.blocking or traits.merges_wait):
             stamps = Stamps(*[stamps.start] * 4)

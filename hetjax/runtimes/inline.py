@@ -25,7 +25,7 @@ class InlineExecutor:
     """
 
     def __init__(self, run: Any):
-        """`run(assignment) -> outcome`, as `hetjax.engine.local_steps.StepRunner.run`."""
+        """`run(assignment) -> outcome`; see `hetjax.engine.local_steps.StepRunner`."""
         self._run = run
         self._results: dict[int, Result] = {}
 

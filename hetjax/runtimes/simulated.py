@@ -8,7 +8,7 @@ from typing import Any
 
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.engine.capabilities import CheckpointSupport
-from hetjax.engine.decisions import written
+from hetjax.engine.decisions import write_unplayed
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import RoundOutcome, StepRunner, StepSettings
 from hetjax.engine.placement import Device, Placement
@@ -76,7 +76,7 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
 def _lookahead(machine: Machine, strategy: Strategy, job: Job) -> list[Any]:
     """Write the beginning of the run's tape in advance."""
     clock, entries = SimulatedClock(machine, seed=job.schedule), []
-    tape = written(
+    tape = write_unplayed(
         strategy.policy,
         clock,
         num_examples=len(job.train),

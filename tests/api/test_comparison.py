@@ -41,7 +41,7 @@ WRONG = [
     ({"table": {}}, "no strategies to compare"),
     ({"seeds": 0}, "there are no seeds"),
     ({"seeds": ()}, "there are no seeds"),
-    ({"seeds": (0, 1, 0)}, "give every seed once"),
+    ({"seeds": (0, 1, 0)}, "pass every seed once"),
     ({"seeds": (0, -1)}, "seed=-1"),
     ({"tune": "best"}, "tune='best': choose one of common, each"),
     ({"learning_rates": (0.1, 0.0)}, "rates has 0.0"),
@@ -93,7 +93,7 @@ def test_each_strategy_may_have_seconds_of_its_own(tmp_path):
         assert instants == [end * k / 4 for k in range(5)]
         alone = compare({history.strategy: table[history.strategy]}, seconds=end)
         assert [p["w"] for p in alone.histories[0].evals] == column(history, "w")
-    # another strategy changes nothing of those that are kept
+    # another strategy changes nothing of the checkpointed ones
     more = table | {"third": averaging(local_steps=3)}
     again = compare(more, seconds=seconds | {"third": 24.0}, out=tmp_path)
     assert [h.strategy for h in again.histories] == ["short", "long", "third"]
@@ -294,7 +294,7 @@ def test_each_strategy_may_have_its_own_learning_rate():
     assert tuned("each").tuning["chosen"] == {"quick": 0.5, "slow": 5.0}
 
 
-def test_runs_of_so_many_epochs_are_whole():
+def test_runs_of_several_epochs_are_whole():
     table = {"quick": stepping(), "slow": stepping(2.0)}
     runs = compare(table, distance_task(), seconds=50.0, num_evals=50, epochs=2)
     assert all("2 epochs are done" in h.stopped for h in runs.histories)

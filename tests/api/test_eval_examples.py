@@ -112,7 +112,7 @@ def test_a_run_that_is_resumed_is_evaluated_on_the_same_part(tmp_path):
 
     first = train(**settings, checkpoint=tmp_path / "run", on_eval=interrupt)
     assert first.interrupted
-    assert first.at_end == {}  # a look at all takes long, and the process should end
+    assert first.at_end == {}  # evaluating all takes long, and the process should end
     again = hj.resume(
         tmp_path / "run", task=TASK, data=DATA, strategy=STRATEGY, progress=False
     )
@@ -166,7 +166,7 @@ def test_the_table_says_so(tmp_path):
     assert "during a run" not in usual
 
 
-def test_a_kept_run_remembers_it(tmp_path):
+def test_a_checkpointed_run_remembers_it(tmp_path):
     first = train(eval_examples=7, checkpoint=tmp_path / "run")
     again = train(eval_examples=7, checkpoint=tmp_path / "run")
     assert again.at_end == first.at_end
@@ -177,5 +177,5 @@ def test_a_kept_run_remembers_it(tmp_path):
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "all"])
 def test_values_that_cannot_be_meant(value):
-    with pytest.raises(ValueError, match=f"eval_examples={value!r}: give a whole"):
+    with pytest.raises(ValueError, match=f"eval_examples={value!r}: pass a whole"):
         train(eval_examples=value)

@@ -1,4 +1,4 @@
-"""`make_round`: equal to `train`, round by round, and to rounds worked out by hand."""
+"""`make_round`: equal to `train`, round by round, and to rounds computed by hand."""
 
 import jax
 import jax.numpy as jnp

@@ -301,7 +301,7 @@ def test_a_real_machine_is_refused(problem):
 
 
 def with_faults(machine, *faults):
-    """The machine with (seconds, what, number of the worker)."""
+    """The machine with events (seconds, kind, number of the worker)."""
     names = [w.name for w in machine.workers]
     each = [hj.machine.ScriptedFault(t, what, names[k]) for t, what, k in faults]
     return dataclasses.replace(machine, faults=tuple(each))

@@ -1,4 +1,4 @@
-"""`plan`: what runs would take, against runs, hand counts and XLA's own numbers."""
+"""`plan`: predictions against runs, counts by hand and XLA's own numbers."""
 
 import importlib
 import math
@@ -183,12 +183,12 @@ def test_the_table_says_everything(problem):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"epochs": None}, "epochs=None: say how many"),
+        ({"epochs": None}, "epochs=None: pass the number of passes"),
         ({"epochs": -1.0}, "epochs=-1.0"),
         ({"steps": 2}, "steps"),
         ({"machine": None}, "machine is None: pass a simulated machine"),
         ({"strategies": {}}, "no strategies"),
-        ({"data": np.zeros(3)}, "data is .*: give a Dataset"),
+        ({"data": np.zeros(3)}, "data is .*: pass a Dataset"),
     ],
 )
 def test_what_cannot_be_planned(problem, change, message):

@@ -1,4 +1,4 @@
-"""Progress: lines where the output is no terminal, bars where it is one."""
+"""Progress: bars on a terminal, lines elsewhere."""
 
 import io
 import sys
@@ -81,7 +81,7 @@ def test_a_run_that_stops_early_ends_at_its_end(monkeypatch):
 
 def test_it_follows_the_clock_between_evaluations(monkeypatch):
     """It never goes back when an evaluation is behind the clock."""
-    monkeypatch.setattr(progress, "_LOOK", 0.001)
+    monkeypatch.setattr(progress, "_PERIOD", 0.001)
     monkeypatch.setattr(sys, "stderr", Terminal())
     moved = []
     update = tqdm.update
@@ -102,7 +102,7 @@ def test_it_follows_the_clock_between_evaluations(monkeypatch):
 
 
 def test_rates_are_of_what_was_run(monkeypatch):
-    """A run that goes on says nothing of the time left before it has run."""
+    """A resumed run shows no time left before it has run."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     bar = ProgressBar(100.0, real=True)

@@ -1,4 +1,4 @@
-"""Grids: runs that are trained as one program are what they are alone."""
+"""Grids: runs that are trained as one program equal runs trained alone."""
 
 from dataclasses import replace
 from functools import cache
@@ -135,18 +135,18 @@ def test_what_decides_by_its_numbers_is_run_alone():
 
 @pytest.mark.parametrize("seed", [-1, 1.5, 2**32])
 def test_a_seed_that_a_schedule_cannot_have(seed):
-    with pytest.raises(ValueError, match=f"^schedule_seed={seed}: give a whole number"):
+    with pytest.raises(ValueError, match=f"^schedule_seed={seed}: pass a whole number"):
         compared("async_sgd", "slow link", RATES, schedule_seed=seed)
 
 
 @pytest.mark.full
-def test_the_best_models_of_runs_that_are_kept(tmp_path):
+def test_the_best_models_of_checkpointed_runs(tmp_path):
     histories = compared("async_sgd", "slow link", RATES, out=tmp_path)
     again = compared("async_sgd", "slow link", RATES, out=tmp_path)
-    for history, kept, rate in zip(histories, again, RATES, strict=True):
+    for history, resumed, rate in zip(histories, again, RATES, strict=True):
         one = alone("async_sgd", "slow link", rate, 0, None)
         assert_alike(history, one)
-        assert_alike(kept, one)
+        assert_alike(resumed, one)
         best = max(history.evals, key=lambda e: e["accuracy"])
         metrics = TASK.metrics(history.best_params, history.best_model_state, _test())
         accuracy = float(np.mean(metrics["accuracy"]))

@@ -27,17 +27,17 @@ def empty(split):
 
 FULL = counting_data()
 WRONG = [
-    ({"seconds": 0.0}, "seconds=0.0: give a finite number above 0"),
+    ({"seconds": 0.0}, "seconds=0.0: pass a finite number above 0"),
     ({"seconds": -1.0}, "seconds=-1.0"),
     ({"seconds": float("nan")}, "seconds=nan"),
     ({"seconds": float("inf")}, "seconds=inf"),
-    ({"num_evals": 0}, "num_evals=0: give a whole number, at least 1"),
-    ({"seed": -1}, "seed=-1: give a whole number"),
+    ({"num_evals": 0}, "num_evals=0: pass a whole number, at least 1"),
+    ({"seed": -1}, "seed=-1: pass a whole number"),
     ({"seed": 2**32}, "seed=4294967296"),
     ({"seed": 0.5}, "seed=0.5"),
     (
         {"learning_rate": 0.0},
-        "averaging: learning_rate=0.0: give a finite number above 0",
+        "averaging: learning_rate=0.0: (give|pass) a finite number above 0",
     ),
     ({"learning_rate": float("nan")}, "learning_rate=nan"),
     ({"batch_size": 25}, "averaging: a batch of 25 is larger than the 24 examples"),

@@ -61,7 +61,9 @@ def test_simulated_workers_go_on_on_other_devices(tmp_path, again, cpu_alone):
 def test_a_compiled_run_goes_on_on_another_device(tmp_path, cpu_alone):
     train(tmp_path, on_eval=at(4, send("SIGTERM")))
     several = {"devices": ["cpu:1", "cpu:0"]}
-    with pytest.raises(ValueError, match="run was compiled, but now its workers are"):
+    with pytest.raises(
+        ValueError, match="checkpointed run was compiled, but now its workers are"
+    ):
         train(tmp_path, **several)
     last = train(tmp_path, devices=["cpu:2"])
     assert outcome(last) == outcome(train())

@@ -69,7 +69,7 @@ def test_damaged_checkpoints_are_not_counted_among_those_that_are_kept(tmp_path)
     train(tmp_path, every="1 eval", on_eval=at(6, send("SIGTERM")))
     older, newest = numbers(tmp_path)
     (tmp_path / newest / "state.json").write_text("{}")
-    with pytest.warns(UserWarning, match="an older checkpoint is taken"):
+    with pytest.warns(UserWarning, match="an older checkpoint is used"):
         train(tmp_path, every="1h", on_eval=at(1, send("SIGTERM")))
     assert numbers(tmp_path) == [older, f"{int(newest) + 1:06}"]
 

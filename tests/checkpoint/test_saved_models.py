@@ -28,7 +28,7 @@ def test_the_models_of_an_interrupted_run(tmp_path):
     p = problem()
     history = train(tmp_path, on_eval=at(5, send("SIGTERM")))
     x = p.data.test.x
-    with pytest.raises(ValueError, match="a run that is not over: let it go on"):
+    with pytest.raises(ValueError, match="an unfinished run: resume it"):
         hj.load_model(tmp_path, p.task)
     best = hj.load_model(tmp_path, p.task, best=True)
     assert np.mean(np.argmax(best(x), -1) == p.data.test.y) == pytest.approx(

@@ -1,4 +1,4 @@
-"""Writers without a player, the entries that they yield, and the laws of these."""
+"""Writers without a player, their entries, and the laws of tapes."""
 
 import math
 import re
@@ -80,7 +80,7 @@ def writer_of(policy, clock, *, num_bytes=0.0, examples=None, **settings):
 
 
 def written(policy, machine, *, num_events=200, play=lambda entry: None, **settings):
-    """The entries of the begin and of so many events; `play(entry)` answers each."""
+    """The first entries and those of `num_events`; `play(entry)` answers each."""
     return entries_of(
         writer_of(policy, SimulatedClock(machine, seed=0), **settings),
         num_events=num_events,
@@ -139,7 +139,7 @@ class Counting:
     """A player whose model is the number of times that the root's has changed.
 
     It checks that each evaluation sees the changes before the first one that is not
-    visible yet, and that a model is kept before a merge only if it will be seen.
+    visible yet, and that a model is stored before a merge only if it will be seen.
     """
 
     def __init__(self, instants):
@@ -178,7 +178,7 @@ class Counting:
 
 
 def check(entries):
-    """The laws of all tapes: the order of entries, and who has a replica or a round."""
+    """The laws of all tapes: the order of entries, and of replicas and rounds."""
     for line in spelled(entries).split("\n"):
         kind = line[:1] if line[:1].islower() else ""
         assert re.fullmatch(kind + EVENTS[kind], line), line

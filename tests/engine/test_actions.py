@@ -1,4 +1,4 @@
-"""Unusual actions: several merges at once, nodes of their own, timers."""
+"""Unusual actions: several merges at once, separate nodes, timers."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def digits():
 
 
 def asynchronous(merges):
-    """Every worker takes part in `merges(worker)` when it arrives, and goes on."""
+    """Every worker takes part in `merges(worker)` when it arrives, and continues."""
 
     def init(infos, n):
         return (), Actions(dispatch=tuple((w.index, LocalRound(1, 8)) for w in infos))
@@ -114,7 +114,7 @@ def answering(answer):
     return Policy(init, react), seen
 
 
-def test_a_policy_is_told_of_an_evaluation_when_it_happens(digits):
+def test_a_policy_sees_an_evaluation_when_it_happens(digits):
     """It can set a timer soon after, even if the next arrival is far away."""
     policy, seen = answering(lambda e: Actions(timers=(("soon", e.time + 0.01),)))
     settings = {"compiled": False}  # else what is foreseen is in `seen`, too
@@ -146,7 +146,7 @@ def test_an_active_worker_cannot_be_started(digits):
         run(digits, policy, two_workers(0.0), seconds=0.9, num_evals=3)
 
 
-def test_a_policy_is_told_which_workers_leave_and_join(digits):
+def test_a_policy_sees_which_workers_leave_and_join(digits):
     """Before evaluations of the same time; a stopped worker gets no round."""
     answers = {0.0: Actions(stop=(1,)), 0.3: Actions(start=(1,))}
     policy, seen = answering(lambda e: answers.get(round(e.time, 6), Actions()))

@@ -1,4 +1,4 @@
-"""What the writer of a tape asks of a player, and what it makes of the answers."""
+"""The questions of a tape's writer to a player, and its use of the answers."""
 
 from typing import NamedTuple
 
@@ -61,8 +61,8 @@ def test_members_are_measured_before_a_merge_which_takes_so_much_longer():
 
 
 @pytest.mark.parametrize(("settles", "settle"), [(True, "T"), (False, "")])
-def test_results_are_waited_for_only_where_they_come_late(settles, settle):
-    """And only before a merge of nodes, which reads what the rounds below did."""
+def test_only_deferred_results_are_waited_for(settles, settle):
+    """Only before a merge of nodes, which reads the results of the rounds below."""
     policy = hierarchical(ROUNDS, sizes=1)
     writer = by_hand(policy, (0, 1), traits=Traits(synchronizes=settles))
     merges = f"AMD{settle}MDMDMD"  # of group 1, of the root, and down again
@@ -119,7 +119,7 @@ class Measuring(ByHand):
         return Stamps(1.0, 2.0, 3.0, 4.0)
 
 
-def test_a_clock_that_measures_merges_is_told_how_long_they_took():
+def test_a_clock_that_measures_merges_receives_their_durations():
     clock = Measuring(infos(1.0), (0,))
     times = MergeTimes(Stamps(100.0, 101.0, 102.0, 103.0), compiling=0.5)
     writer = writer_of(ROUNDS, clock)

@@ -1,4 +1,4 @@
-"""How often XLA compiles: few programs, and none for different data alone."""
+"""How often XLA compiles: few programs, and none if only the data differ."""
 
 import itertools
 import threading

@@ -164,7 +164,7 @@ def test_without_counters_a_merge_is_as_it_was():
 
 
 def test_on_a_mesh_likewise():
-    """Rounds of 3 and 1 steps; what each device knows is the same."""
+    """Rounds of 3 and 1 steps; each device has the same counts."""
     policy = schedule.rounds(local_steps=(3, 1), batch_size=2)
     two = hj.local_machine(jax.devices("cpu")[:2], placement="mesh", step_mode="fused")
     strategy = averaging(policy=policy, learning_rate=0.1)

@@ -16,7 +16,7 @@ N, FEATURES = 17, 3
 
 
 def pairs():
-    """x and y of unlike lengths, for regression and for contrastive losses."""
+    """x and y of different lengths, for regression and for contrastive losses."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(N, FEATURES)).astype(np.float32)
     y = rng.normal(size=(N, FEATURES)).astype(np.float32)

@@ -79,7 +79,7 @@ def test_an_error_of_a_callback_has_the_history():
     assert history.params is not None
 
 
-def test_an_error_of_a_callback_can_be_kept():
+def test_an_error_of_a_callback_can_be_stored():
     history = run(on_eval=failing, on_error="keep")
     assert isinstance(history.error, Oops)
     assert history.stopped == "on_eval raised Oops: disk full"
@@ -102,7 +102,7 @@ def test_an_error_of_a_schedule_has_the_history(real):
     assert history.params is not None
 
 
-def test_an_error_of_a_policy_can_be_kept():
+def test_an_error_of_a_policy_can_be_stored():
     whole = SMA.policy
 
     def react(state, event):

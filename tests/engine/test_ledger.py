@@ -98,14 +98,14 @@ def test_overlapping_rounds_on_a_slow_link():
     assert [w.staleness for w in history.workers] == [{0: 3}] * 2
 
 
-def test_a_merge_is_cut_off_at_the_end():
+def test_a_merge_is_truncated_at_the_end():
     """Merge 2-5, but the run ends at 3; later rounds would begin too late."""
     history = train(machine(1.0, 2.0, link=3.0), averaging(), 3.0)
     assert seconds_of(history) == [(1.0, 1.0, 1.0, 0.0), (2.0, 0.0, 1.0, 0.0)]
     assert [w.updates for w in history.workers] == [1, 1]
 
 
-def test_batch_sizes_are_cut_off_at_the_end():
+def test_batch_sizes_end_with_the_run():
     """The mega-batches of `test_adaptive_sgd`, but the first merge is 2-5, too late."""
     strategy = hj.adaptive_sgd(
         batch_size=4, min_batch_size=1, beta=1.0, learning_rate=1.0, mega_batch=12
@@ -275,7 +275,7 @@ def test_evaluations_have_merges_and_the_training_loss():
     assert all(isinstance(loss, float) for loss in losses)
 
 
-def test_dropped_steps_do_not_give_their_numbers_to_others():
+def test_discarded_steps_do_not_pass_their_numbers_to_others():
     """The keys of steps are made from their numbers, so that none comes twice."""
     workers = SimulatedClock(machine(1.0), seed=0).workers
     ledger = Ledger(workers, flat(workers), overwrites=True)
@@ -287,13 +287,13 @@ def test_dropped_steps_do_not_give_their_numbers_to_others():
     assert ledger.steps_of(0) == 6
 
 
-def test_a_dropped_round_that_was_not_finite_is_taken_back_once():
+def test_a_discarded_round_that_was_not_finite_is_undone_once():
     workers = SimulatedClock(machine(1.0), seed=0).workers
     ledger = Ledger(workers, flat(workers), overwrites=True)
     arrivals = [Arrival(0, LocalRound(1, 1), k, k + 1) for k in range(2)]
     for arrival in arrivals:
         ledger.record_dispatch(0, arrival.local_round, arrival.start, 0.1)
         ledger.record_arrival(arrival, 0)
-    ledger.take_back(arrivals[0], 0)
+    ledger.undo_arrival(arrivals[0], 0)
     assert ledger.records[0].updates == ledger.updates == 1
     assert (ledger.records[0].nans, ledger.steps_of(0)) == (1, 2)

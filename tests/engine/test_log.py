@@ -46,7 +46,7 @@ def test_a_log_has_every_round_merge_evaluation_and_event(history):
     assert [(s, w, what) for s, w, what, _ in history.log] == EXPECTED
 
 
-def test_a_round_that_was_cut_off_has_no_arrival(history):
+def test_a_truncated_round_has_no_arrival(history):
     """Of b by its loss, and of a by the end; both count as busy."""
     assert history.workers[1].lost == 1
     for name, dispatches, arrivals in (("a", 5, 4), ("b", 2, 1)):

@@ -1,4 +1,4 @@
-"""The loop: what an evaluation sees, how runs end, what a sampler is told."""
+"""The loop: what evaluations see, how runs end, what a sampler observes."""
 
 import copy
 import re
@@ -171,7 +171,7 @@ def test_an_initial_model_of_nan_is_not_the_learning_rates_fault():
     assert "learning rate" not in history.stopped
 
 
-def test_the_other_strategies_go_on():
+def test_the_other_strategies_continue():
     """An enormous learning rate on a real model: infinite values, then NaN."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(40, 4)).astype(np.float32), rng.integers(3, size=40)
@@ -249,7 +249,7 @@ def pressing_at(instant, number=signal.SIGINT):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("end", [0.0, 2.0, 4.0])
-def test_ctrl_c_and_sigterm_keep_the_history_so_far(ours, end, number):
+def test_ctrl_c_and_sigterm_return_the_history_so_far(ours, end, number):
     """The run ends with the evaluation in which the signal came, or is complete."""
     handler = signal.getsignal(number)
     history = train(
@@ -292,7 +292,7 @@ def compare(table, seeds=1, num_evals=4, **options):
     )
 
 
-def test_ctrl_c_in_a_comparison_keeps_earlier_runs(ours):
+def test_ctrl_c_in_a_comparison_returns_earlier_runs(ours):
     table = {
         "first": alone(),
         "second": alone(sampler=sampler_pressing_at(3)),
@@ -341,7 +341,7 @@ def test_ctrl_c_between_two_runs():
 
 
 def test_ctrl_c_while_learning_rates_are_chosen(ours):
-    """There is no result yet to keep."""
+    """There is no result yet to return."""
     table = {"first": alone(sampler=sampler_pressing_at(3))}
     with pytest.raises(KeyboardInterrupt):
         compare(table, learning_rates=(1.0, 2.0))
@@ -405,7 +405,7 @@ def identified_task():
     return task._replace(loss=loss)
 
 
-def test_a_sampler_is_told_every_loss_once_and_without_padding():
+def test_a_sampler_observes_every_loss_once_and_without_padding():
     """Batches of 10 are padded to 11 (buckets up to 16), two steps per local round.
 
     a arrives at 2 and 6, b at 4 and 8: at 7 s, 3 rounds of 20 examples are done, and 4
@@ -425,7 +425,7 @@ def test_a_sampler_is_told_every_loss_once_and_without_padding():
     assert sorted(order) == list(range(24))
 
 
-def test_a_sampler_is_told_at_the_merge():
+def test_a_sampler_observes_at_the_merge():
     """Of three rounds: a's at 1 and 2 s, and b's at 2.5 s, when all merge."""
     seen = []
     strategy = alone(sampler=watching(seen))._replace(
@@ -469,7 +469,7 @@ LOOKING = looking_task()
 
 @pytest.fixture
 def mapped(tmp_path):
-    """Data that nobody checks before: inputs in a file, some of which are NaN."""
+    """Data that were not checked before: inputs in a file, some of which are NaN."""
 
     def data(train=(), test=()):
         found = []
@@ -502,7 +502,7 @@ def test_a_loss_of_nan_names_the_rows_that_are(mapped, apart):
     assert "learning rate" not in history.stopped
 
 
-def test_a_reset_worker_is_told_the_rows_that_are_nan(mapped):
+def test_the_event_of_a_reset_worker_names_the_rows_that_are_nan(mapped):
     history = looked_at(mapped(train=range(EXAMPLES)), alone(), on_nan="reset")
     why = history.events[0].why
     assert re.search(r"reset to the center; rows \d+, \d+ of the training split", why)

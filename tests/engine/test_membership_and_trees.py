@@ -256,7 +256,7 @@ def test_a_fetched_model_is_not_measured():
 # Partners
 
 
-def test_a_partner_goes_on_while_it_is_averaged():
+def test_a_partner_continues_while_it_is_averaged():
     """a (1 s) averages with b (2.5 s), whose gradient is older; w is their mean.
 
     Gradients are -1: each arrival moves the mean of two by 1/2, whichever is the

@@ -128,7 +128,7 @@ def test_evaluations_workers_and_events_are_read_the_same_way():
     point, worker = history.evals[-1], history.workers[0]
     assert point.seconds == point["seconds"] == 3.0
     assert point.w == point["w"] == worker.updates == worker["updates"] == 3
-    with pytest.raises(AttributeError, match="has seconds, updates, .*, and no 'x'"):
+    with pytest.raises(AttributeError, match="has seconds, updates, .*, but no 'x'"):
         _ = point.x
     with pytest.raises(KeyError):
         _ = worker["x"]

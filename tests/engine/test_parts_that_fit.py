@@ -71,7 +71,7 @@ def late_second_worker():
     return Policy(init, react)
 
 
-def test_a_worker_that_begins_late_begins_with_the_current_model():
+def test_a_worker_that_begins_later_begins_with_the_current_model():
     """b computes from 5 s to 6.5 s; in between a merges once, at 6 s."""
     own = strategy(hj.local.sgd(), hj.merge.average(), policy=late_second_worker())
     history = hj.train(TASK, DATA, two_workers(), own, seconds=7, **SETTINGS)

@@ -1,4 +1,4 @@
-"""The buffer "round_start" holds the model that a worker last took, with any merge."""
+"""The buffer "round_start" holds the model that a worker last received."""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def own_average(properties):
 
 
 def deltas():
-    """FedBuff's rule: the server's model plus the mean of what the rounds added."""
+    """FedBuff's rule: the server's model plus the mean change of the rounds."""
 
     def apply(state, replicas, stats, op):
         moves = [

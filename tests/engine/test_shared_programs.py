@@ -43,7 +43,7 @@ def test_the_same_call_again_compiles_nothing_and_nor_does_another_rate(name):
     assert other != first
 
 
-def test_a_sweep_over_as_many_other_rates_compiles_nothing():
+def test_a_sweep_over_the_same_number_of_rates_compiles_nothing():
     task = counting_task()
     for i, rates in enumerate(([0.1, 0.2, 0.3], [0.2, 0.4, 0.6])):
         grid = hj.sweep(make("sma", 8), {"learning_rate": rates})
@@ -194,7 +194,7 @@ def test_a_task_is_pickled_without_its_programs():
     assert programs_of(again) is programs_of(again) is not programs_of(task)
 
 
-def test_the_programs_of_the_last_tasks_are_kept(monkeypatch):
+def test_the_programs_of_the_last_tasks_stay_cached(monkeypatch):
     monkeypatch.setattr(sharing, "TASKS", 2)
     monkeypatch.setattr(sharing, "_recent", [])
     tasks = [counting_task() for _ in range(3)]

@@ -111,7 +111,7 @@ def test_a_worker_that_waits_for_all_is_never_stale(strategy, merges):
 
 
 def test_a_bound_on_staleness():
-    """No worker is ahead: a (2), b (3) and c (5) go on at 5; they arrive at 7, 8, 10.
+    """No worker is ahead: a (2), b (3) and c (5) continue at 5 and arrive at 7, 8, 10.
 
     At 5 all fetch version 3, a and b for the second time; they push to 3, 4 and 5.
     """

@@ -89,7 +89,7 @@ def test_bytes_and_nonzeros_take_time():
     assert times == [8.0, 8.0, 16.0, 24.0, 24.0]
 
 
-def test_policies_are_told_the_workers_and_the_data():
+def test_policies_receive_the_workers_and_the_data():
     told = []
 
     def init(infos, num_examples):
@@ -108,8 +108,8 @@ def test_a_round_for_a_busy_worker_is_refused():
         played(scripted(twice), machine(1.0))
 
 
-def test_at_evaluations_the_event_is_the_timer_of_which_the_policy_is_not_told():
-    """It is told that an evaluation is due, and decides then."""
+def test_at_evaluations_the_event_is_the_timer_that_the_policy_does_not_see():
+    """It sees that an evaluation is due, and decides then."""
     told = []
 
     def react(state, event):
@@ -125,7 +125,7 @@ def test_at_evaluations_the_event_is_the_timer_of_which_the_policy_is_not_told()
     assert told == [EvaluationDue(2.0), EvaluationDue(3.0)]
 
 
-def test_a_policy_is_not_told_that_a_worker_is_slow():
+def test_a_policy_does_not_see_that_a_worker_is_slow():
     slow = ScriptedFault(0.5, "slow", "w0", 2.0)
     told = []
     policy = Policy(lambda infos, n: ((), Actions()), lambda *args: told.append(args))

@@ -1,4 +1,4 @@
-"""A user's own kind of machine: one page of code, without changes elsewhere."""
+"""A custom kind of machine: one page of code, without changes elsewhere."""
 
 import heapq
 from functools import partial

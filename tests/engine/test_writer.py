@@ -1,4 +1,4 @@
-"""The order of what the writer of a tape yields, and how a run ends."""
+"""The order of a writer's entries, and how a run ends."""
 
 import numpy as np
 import pytest
@@ -98,7 +98,7 @@ def test_a_worker_that_leaves_while_it_computes_arrives():
 # Lost workers
 
 
-def test_a_lost_worker_is_dropped_and_begins_again_when_it_is_back():
+def test_a_lost_worker_is_discarded_and_begins_again_when_it_is_back():
     policy = scripted(give(0, 1), Actions(), Actions(), give(1))
     events = (0, Leave(1, 1.5, lost=True), Join(1, 2.0), 1)
     entries = entries_of(by_hand(policy, events))
@@ -124,7 +124,7 @@ def test_the_reason_of_a_loss_that_is_known_already_only_adds_to_it():
 
 @pytest.mark.parametrize(("workers", "text"), [((0, 1), "lXFS"), ((0,), "lXS")])
 def test_a_run_may_end_with_the_first_loss(workers, text):
-    """Of a worker that has a replica, or has none yet; the policy is not told."""
+    """Of a worker that has a replica, or has none yet; the policy does not see it."""
     stops = []
     writer = by_hand(
         scripted(give(*workers)),
@@ -162,7 +162,7 @@ def test_a_run_that_was_stopped_no_longer_asks_the_policy():
 # Evaluations
 
 
-def test_a_model_is_kept_for_evaluations_before_a_merge_is_visible():
+def test_a_model_is_stored_for_evaluations_before_a_merge_is_visible():
     """Until 2.5 s the model is that before the merge, which is carried out at 2 s."""
     instants = (1.5, 2.25, 2.5, 3.0)
     play = Counting(instants)
@@ -177,7 +177,7 @@ def test_a_model_is_kept_for_evaluations_before_a_merge_is_visible():
     assert play.points == [(1.5, 0), (2.25, 0), (2.5, 1), (3.0, 1)]
 
 
-def test_each_of_several_merges_has_its_own_model_kept():
+def test_each_of_several_merges_stores_its_own_model():
     """Visible at 1 and 2 s, with one evaluation before, one between, and one after."""
     instants = (0.5, 1.5, 2.5)
     play = Counting(instants)
@@ -191,7 +191,7 @@ def test_each_of_several_merges_has_its_own_model_kept():
     assert play.points == [(0.5, 0), (1.5, 1), (2.5, 2)]
 
 
-def test_what_was_seen_is_told_unless_it_was_the_last_evaluation():
+def test_the_policy_sees_an_evaluation_unless_it_was_the_last():
     told = []
 
     def react(state, event):
@@ -262,7 +262,7 @@ def test_a_run_in_which_no_worker_has_a_round_ends_at_the_next_evaluation(action
         (Actions(), (ScriptedFault(9.0, "join", "w1"),)),
     ],
 )
-def test_a_run_goes_on_while_something_is_awaited(actions, faults):
+def test_a_run_continues_while_something_is_awaited(actions, faults):
     """A round, a timer, a merge, or a worker that joins, at 8 s or later."""
     m = machine(1.0, 1.0, latency=4.0, faults=faults)
     entries = written(scripted(actions), m, instants=(5.0,))

@@ -296,8 +296,8 @@ ERRORS = {
     "no machine file": (["--machine={tmp}/none.json"], "none.json"),
     "damaged machine": (["--machine={tmp}/damaged.json"], "damaged.json: "),
     "no workers": (["--machine=uniform:0"], "N of at least 1"),
-    "negative seconds": (["--seconds=-1"], "seconds=-1.0: give a finite number"),
-    "no seconds": (["--seconds=nan"], "seconds=nan: give a finite number"),
+    "negative seconds": (["--seconds=-1"], "seconds=-1.0: pass a finite number"),
+    "no seconds": (["--seconds=nan"], "seconds=nan: pass a finite number"),
     "seconds in words": (["--seconds=long"], "--seconds=long"),
     "num_evals": (
         ["--num_evals=0"],

@@ -73,7 +73,7 @@ def test_on_threads(name, layer):
     history = here.run(name, make(name, 4), 0, BAR)
     assert "as asked" in history.stopped
     trace = history.trace.load()
-    again = here.at(trace).run(name, make(name, 4), 0, BAR)
+    again = here.with_machine(trace).run(name, make(name, 4), 0, BAR)
     assert digest(again.params) == trace.end["params"]
     chex.assert_trees_all_equal(again.params, history.params)
 

@@ -77,7 +77,7 @@ def poisoned():
 
 
 def run(strategy, machine, devices, problem=dense, **options):
-    one = session(problem, devices, **options).at(machine)
+    one = session(problem, devices, **options).with_machine(machine)
     return one.run(strategy.name, strategy, 0, ProgressBar(SECONDS, shown=False))
 
 

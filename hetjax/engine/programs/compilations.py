@@ -23,22 +23,24 @@ _PHASES = (  # the phases of a compilation; they are not charged to a worker
 
 
 class Compilations:
-    """Compilations while counting, and the seconds of tracing and compiling.
+    """Counts of compilations, and the seconds of tracing and compiling.
 
-    Threads compile at the same time: each has its own purpose and its own seconds. In
-    `seconds`, the time in which several of them compile counts once.
+    Threads compile concurrently: each has its own purpose and its own seconds. Time in
+    which several threads compile counts once in `seconds`.
     """
 
     def __init__(self):
         """Start with all counts at zero."""
         self.programs: Counter[str] = Counter()
-        self.seconds = 0.0  # of the wall clock in which any thread compiled
-        self._spans: list[tuple[float, float]] = []  # these, disjoint and rising
+        self.seconds = 0.0  # of the wall clock, while any thread compiled
+        self._spans: list[
+            tuple[float, float]
+        ] = []  # these seconds, disjoint and sorted
         self._lock = threading.Lock()
         self._own = threading.local()
-        # threads that compile now, or that wait for a program of another thread
+        # threads that compile, or that wait for a program of another thread
         self._lowered: set[int | None] = set()
-        # while a run is prepared: the signal that came, "" if none has
+        # while a run is prepared: returns the signal that came, "" if none
         self.interrupted: Callable[[], str] = lambda: ""
 
     def between_programs(self) -> None:
@@ -70,21 +72,21 @@ class Compilations:
 
     @property
     def own_seconds(self) -> float:
-        """Seconds that this thread has spent compiling, or waiting for that."""
+        """Seconds that this thread has compiled or waited for a compilation."""
         return getattr(self._own, "seconds", 0.0)
 
     def is_compiling(self, thread: threading.Thread) -> bool:
-        """Does XLA compile a program for this thread, or does it wait for one?"""
+        """Whether XLA compiles a program for this thread, or it waits for one."""
         return thread.ident in self._lowered
 
     @property
     def busy(self) -> bool:
-        """Does XLA compile a program for any thread?"""
+        """Whether XLA compiles a program for any thread."""
         return bool(self._lowered)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Inside the block, this thread waits for a program that another compiles."""
+        """Count this thread inside the block as waiting for another's compilation."""
         began = time.perf_counter()
         self._lowered.add(threading.get_ident())
         try:
@@ -108,9 +110,9 @@ class Compilations:
                 self.programs[self.purpose] += 1
 
     def _add(self, start: float, end: float) -> None:
-        """Count a span; it ends later than all others but may contain or overlap some.
+        """Count a span, which ends after all others but may contain or overlap some.
 
-        Phases contain others where a program calls another jitted function.
+        Phases contain others if a program calls another jitted function.
         """
         while self._spans and self._spans[-1][1] > start:
             first, last = self._spans.pop()
@@ -139,7 +141,7 @@ class FirstCalls:
 
     @property
     def number(self) -> int:
-        """How many first calls there were."""
+        """The number of first calls."""
         return len(self._done)
 
     def call(
@@ -152,8 +154,8 @@ class FirstCalls:
     ) -> Any:
         """Call the program, traced once per shapes and compiled once per device.
 
-        When two threads trace a program at the same time, JAX keeps one of the two
-        jaxprs, and a later call may compile the program of the other one again.
+        If two threads trace a program at the same time, JAX caches one of the two
+        jaxprs, and a later call may compile the other one again.
         """
         compilations.between_programs()
         key = (program, shapes, device)

@@ -1,8 +1,8 @@
-"""Whether an example's loss depends on the other examples of its batch, by trying it.
+"""Check by a trial that an example's loss does not depend on the rest of its batch.
 
-Batches are padded to few sizes with repeated examples, which must not change anything.
-A loss that couples the examples, such as `(o - y)**2` with o [B, 1] and y [B], or a
-softmax over the batch, would silently train on the padding, and often on a mistake.
+Batches are padded to a few sizes with repeated examples, which must not change the
+results. A loss that couples the examples, such as `(o - y)**2` with o [B, 1] and y [B],
+or a softmax over the batch, would silently train on the padding; often it is a mistake.
 """
 
 from typing import Any
@@ -18,17 +18,17 @@ from hetjax.engine.programs.task_programs import Programs
 from hetjax.tasks.types import Mean
 
 EXAMPLES = 4  # of a batch
-CLOSE = 1e-3  # relative; one program computes both, so that this is generous
-QUICKLY = {"xla_backend_optimization_level": 0}  # a program that runs only twice
+TOLERANCE = 1e-3  # relative; generous, since one program computes both
+FAST_COMPILATION = {"xla_backend_optimization_level": 0}  # it runs only twice
 
 
 def check_uncoupled(programs: Programs, data: Dataset) -> None:
-    """A ValueError if an example's loss changes where others of its batch are changed.
+    """Raise a ValueError if an example's loss changes with the rest of its batch.
 
-    The first and the last of four stay, and the others change. The program is run on
-    two small batches, once for a task. Nothing is looked at with `batch_coupled`, and
-    in training neither with `mixes`, nor with batch statistics, which couple examples
-    on purpose; such models train on exact batches.
+    The program runs on two small batches, once per task: of four examples the first and
+    the last stay, and the others change. Tasks with `batch_coupled` are not checked,
+    nor the training loss of those with `mixes`, a head, or batch statistics, which
+    couple examples on purpose; such models train on exact batches.
     """
     if not programs.task.batch_coupled and len(data.train) > 3:
         programs.once(("uncoupled",), lambda: _checked(programs, data))
@@ -50,10 +50,10 @@ def _checked(programs: Programs, data: Dataset) -> bool:
         return {name: value[ends] for name, value in found.items()}
 
     model = programs.init(key)
-    run = jax.jit(losses, compiler_options=QUICKLY)
+    run = jax.jit(losses, compiler_options=FAST_COMPILATION)
     one, other = (run(*model, batch) for batch in _batches(data))
     for name in one:
-        close = max(CLOSE, 2 * float(jnp.finfo(one[name].dtype).eps))
+        close = max(TOLERANCE, 2 * float(jnp.finfo(one[name].dtype).eps))
         found = np.asarray([one[name], other[name]], np.float32)  # [2, 2]
         for a, b in found.T:
             finite = np.isfinite([a, b]).all()
@@ -61,21 +61,22 @@ def _checked(programs: Programs, data: Dataset) -> bool:
                 raise ValueError(
                     f"the loss of an example in {name} changes with the other examples "
                     f"of its batch ({a:.6g}, then {b:.6g}). Outputs [B, 1] and y [B] "
-                    "make [B, B]: write outputs[:, 0]; reduce over no axis of the "
-                    "batch. If it is meant, set batch_coupled=True, an argument of "
-                    "hetjax.task and a field of a Task"
+                    "make [B, B]: write outputs[:, 0], and do not reduce over the "
+                    "batch axis. If the coupling is intended, set "
+                    "batch_coupled=True, an argument of hetjax.task and a field of a "
+                    "Task"
                 )
     return True
 
 
 def _uneven(leaf: jax.Array) -> jax.Array:
-    """A parameter with small, fixed noise: of zeros, all outputs would be equal."""
+    """Return a leaf plus small, fixed noise: with zeros, all outputs would be equal."""
     noise = jnp.sin(jnp.arange(leaf.size, dtype=jnp.float32) * 12.9898)
     return leaf + (0.05 * noise.reshape(leaf.shape)).astype(leaf.dtype)
 
 
 def _batches(data: Dataset) -> list[Batch]:
-    """Two batches with the same first and last example, and others between them."""
+    """Return two batches that share only their first and last example."""
     rng, n = np.random.default_rng(0), len(data.train)
     first, last, *rest = rng.permutation(n)[: 2 * EXAMPLES - 2]
     half = len(rest) // 2

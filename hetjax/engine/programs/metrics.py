@@ -1,4 +1,4 @@
-"""Metrics of a model on a whole split: its batches, and the means over them."""
+"""Evaluation: the batches of a whole split, and mean metrics over them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
@@ -16,12 +16,12 @@ from hetjax.tree import ModelState, Params
 
 EVAL_EXAMPLES = 1024  # examples of an evaluation batch, at most
 EVAL_NUMBERS = 2**26  # logits, or other numbers, of an evaluation batch, at most
-KEPT = 2**30  # bytes of a split's dense arrays that are kept on the device, at most
-AHEAD = 2  # evaluation batches under way; more would need their memory
+MAX_RESIDENT = 2**30  # bytes of a split's dense arrays on the device, at most
+MAX_IN_FLIGHT = 2  # evaluation batches; more would need more memory
 
 
 class BatchesWhenUsed(Sequence[Batch]):
-    """The evaluation batches of a large split, each made when it is used."""
+    """The evaluation batches of a large split, each made on access."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class BatchesWhenUsed(Sequence[Batch]):
         *,
         exact: bool = False,
     ):
-        """`pieces`: the rows of each batch; `device`: None is JAX's choice.
+        """`pieces` are the rows of each batch; device=None leaves the choice to JAX.
 
         With `exact` the last batch is not padded.
         """
@@ -54,7 +54,7 @@ class BatchesWhenUsed(Sequence[Batch]):
         return jax.device_put(batch, self._device)
 
     def on(self, device: Device) -> "BatchesWhenUsed":
-        """Return the batches, to be made on this device."""
+        """Return the same batches, made on this device."""
         return self._of(self._pieces, device)
 
     def _of(
@@ -69,10 +69,9 @@ def evaluation_batches(
 ) -> Sequence[Batch]:
     """Return a split as batches of one shape, on the device.
 
-    With `exact` the last one is not padded, and may have another shape.
-
-    `numbers` are those of an example that are in memory at once, such as logits. The
-    batches of a split that is not in memory itself, or large, are made when used.
+    With `exact` the last batch is not padded, and may have another shape. `numbers` is
+    how many numbers of an example, such as logits, are in memory at once. The batches
+    of a split that is large, or not in memory, are made on access.
     """
     most = EVAL_NUMBERS // max(1, numbers)
     size = min(EVAL_EXAMPLES, max(1, most), len(split))
@@ -84,7 +83,7 @@ def evaluation_batches(
     bucket = Bucket(size, tuple(max(column) for column in every))
     batches = BatchesWhenUsed(split, pieces, bucket, exact=exact)
     columns = split.x, split.y
-    small = row_bytes(columns) * len(split) <= KEPT
+    small = row_bytes(columns) * len(split) <= MAX_RESIDENT
     if small and all(map(in_memory, leaves_of(columns))):
         return list(batches)
     return batches
@@ -100,9 +99,9 @@ def batches_on(batches: Sequence[Batch], device: Device | None) -> Sequence[Batc
 
 
 def numbers_per_example(programs: Programs, split: Split) -> int:
-    """By how much the largest array of an evaluation grows with each example.
+    """Return by how much the largest array of an evaluation grows with each example.
 
-    The program is traced for two and for four examples, not compiled.
+    The program is traced for two and for four examples; it is not compiled.
     """
     task = programs.task
     model = jax.eval_shape(task.init, jax.random.key(0))
@@ -114,7 +113,7 @@ def numbers_per_example(programs: Programs, split: Split) -> int:
 
 
 def _sizes(program: Any) -> Iterator[int]:
-    """Yield the size of every array that a traced program makes, in inner ones, too."""
+    """Yield the size of every array in a traced program, inner programs included."""
     for line in program.eqns:
         yield from (int(np.prod(out.aval.shape)) for out in line.outvars)
         for inner in jax.tree.leaves(list(line.params.values())):
@@ -133,16 +132,16 @@ def _exact_bucket(split: Split, rows: np.ndarray, size: int) -> Bucket:
 def mean_metrics(
     programs: Programs, model: tuple[Params, ModelState], batches: Iterable[Batch]
 ) -> dict[str, float]:
-    """Metrics over all examples of the batches; the loss over those with a weight."""
+    """Return mean metrics over all examples; the loss over those with a weight."""
     sums: list[dict[str, Any]] = []
     for batch in batches:
         sums.append(programs.evaluate(*model, batch))
-        jax.block_until_ready(sums[-AHEAD:][0])
+        jax.block_until_ready(sums[-MAX_IN_FLIGHT:][0])
     return means_of(programs, sums)
 
 
 def means_of(programs: Programs, sums: list[dict[str, Any]]) -> dict[str, float]:
-    """Metrics from the (sum, count) of every batch."""
+    """Return mean metrics from the (sum, count) of every batch."""
     means = {}
     for name in ("loss", *sums[0]):
         total, count = (

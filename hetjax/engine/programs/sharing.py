@@ -1,9 +1,9 @@
-"""What runs of a process share: programs by task, and equal parts of strategies.
+"""Programs and parts of strategies that the runs of a process share.
 
-Programs are an attribute of one of the task's own functions, so that they, and all that
-a task's functions enclose, are freed with the task. An equal part of a strategy, such
-as the merge that the same factory made from the same arguments, is replaced by the one
-that a task's programs were made of.
+Programs are an attribute of one of the task's own functions, so that they, and all
+values that these functions enclose, are freed with the task. A part of a strategy that
+equals an earlier one, such as a merge by the same factory with the same arguments, is
+replaced by the earlier one, for which the task has programs.
 """
 
 import functools
@@ -25,30 +25,30 @@ from hetjax.engine.programs.task_programs import Programs
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 
-TASKS = 16  # whose programs are kept at most; those used longest ago are dropped
-PROGRAMS = 1024  # of a task; each takes some of the memory maps that the kernel allows
+TASKS = 16  # with cached programs, at most; the least recently used are evicted
+PROGRAMS = 1024  # of a task; each takes some of the kernel's limited memory maps
 
 _ATTRIBUTE = "_hetjax_programs"  # of a function
 _PLAIN = bool | int | float | complex | str | bytes
-_TRUSTED = ("hetjax", "optax")  # whose globals do not change: equal code is equal
+_TRUSTED = ("hetjax", "optax")  # whose globals are constant: comparing code suffices
 
 
 def programs_of(task: Task) -> Programs:
-    """Return the programs of a task: those of the runs before, if they are kept."""
-    kept = _kept_of(task)
-    if kept is None:
+    """Return the programs of a task: those of earlier runs, if they are cached."""
+    cache = _cache_of(task)
+    if cache is None:
         return Programs(task)
     key = key_of(task)
-    if key in kept and kept[key].number > PROGRAMS:
-        del kept[key]
-    if key not in kept:
-        kept[key] = Programs(task)
-    _note_use(kept, kept[key])
-    return kept[key]
+    if key in cache and cache[key].number > PROGRAMS:
+        del cache[key]
+    if key not in cache:
+        cache[key] = Programs(task)
+    _note_use(cache, cache[key])
+    return cache[key]
 
 
 def shared_parts(programs: Programs, strategy: Strategy) -> Strategy:
-    """Return the strategy with the parts that the programs are made of, where equal."""
+    """Return the strategy with equal parts replaced by those that have programs."""
     merges = tuple(programs.same(key_of(merge), merge) for merge in strategy.merges)
     merge = merges[0] if strategy.merge is strategy.merges[0] else merges
     update = programs.same(key_of(strategy.local), strategy.local)
@@ -56,19 +56,19 @@ def shared_parts(programs: Programs, strategy: Strategy) -> Strategy:
 
 
 def key_of(part: Any) -> Hashable:
-    """Return a key that is equal for parts of which the same programs are made.
+    """Return a key that is equal for parts with the same programs.
 
     Functions of hetjax and optax are equal if they enclose equal values. A function,
-    class or object of the user is only equal to itself, and only while what it
-    encloses, names and has as attributes is equal: numbers, texts, NumPy arrays and
-    containers of them, and other things of the user. Any other object is only equal to
-    itself.
+    class or object of the user is only equal to itself, and only while its enclosed
+    values, globals and attributes are equal: numbers, strings, NumPy arrays, containers
+    of them, and other functions, classes and objects of the user. Any other object is
+    only equal to itself.
     """
     return _key(part, {})
 
 
 def _key(part: Any, seen: dict[int, tuple[int, Any]]) -> Hashable:
-    """As `key_of`; `seen` has the objects so far by their id, which it keeps alive."""
+    """As `key_of`; `seen` has the objects so far by id, and keeps them alive."""
 
     def keys(parts: Iterable[Any]) -> Iterator[Hashable]:
         return (_key(each, seen) for each in parts)
@@ -115,7 +115,7 @@ def _is_trusted(function: types.FunctionType) -> bool:
 
 
 def _fixed(enclosed: Any) -> Any:
-    """What a function of hetjax or optax encloses; its own lists may be counters."""
+    """Return a key for an enclosed value; lists and sets may be counters."""
     return _Same(enclosed) if isinstance(enclosed, list | set) else enclosed
 
 
@@ -139,8 +139,8 @@ class _ProgramCache(dict[Hashable, Programs]):
         return _ProgramCache, ()
 
 
-def _kept_of(task: Task) -> _ProgramCache | None:
-    """The programs that hang on a task; None if none of its callables is a function."""
+def _cache_of(task: Task) -> _ProgramCache | None:
+    """Return the cache of a task; None if none of its callables is a function."""
     callables = (task.loss, task.init, task.metrics)
     functions = [f for f in callables if isinstance(f, types.FunctionType)]
     if not functions:
@@ -152,15 +152,15 @@ def _kept_of(task: Task) -> _ProgramCache | None:
 
 _recent: list[
     tuple[weakref.ref[_ProgramCache], weakref.ref[Programs]]
-] = []  # used last: last
+] = []  # the most recently used is last
 
 
-def _note_use(kept: _ProgramCache, programs: Programs) -> None:
-    """Note that programs are used; drop those used longest ago if there are many."""
+def _note_use(cache: _ProgramCache, programs: Programs) -> None:
+    """Note the use of programs; evict the least recently used if there are many."""
     others = [entry for entry in _recent if entry[1]() not in (None, programs)]
-    entries = [*others, (weakref.ref(kept), weakref.ref(programs))]
-    for their_kept, old in entries[:-TASKS]:
-        where, dropped = their_kept(), old()
-        for key in [k for k, v in (where or {}).items() if v is dropped]:
+    entries = [*others, (weakref.ref(cache), weakref.ref(programs))]
+    for their_cache, old in entries[:-TASKS]:
+        where, evicted = their_cache(), old()
+        for key in [k for k, v in (where or {}).items() if v is evicted]:
             del where[key]  # pyright: ignore[reportOptionalSubscript]
     _recent[:] = entries[-TASKS:]

@@ -30,7 +30,7 @@ class Programs:
     """Jitted functions, each made once; XLA keeps one program per shape."""
 
     def __init__(self, task: Task):
-        """Make no program yet: each is compiled when it is first called."""
+        """Make no program yet: each is compiled at its first call."""
         self.task = task
         self._made: dict[Any, Any] = {}
         self._keys: dict[Any, Any] = {}  # of parts of strategies
@@ -49,16 +49,16 @@ class Programs:
 
     @cached_property
     def has_statistics(self) -> bool:
-        """Does the model have state that padded examples would change?"""
+        """Whether the model has state that padded examples would change."""
         return any(tree.is_float(leaf) for leaf in jax.tree.leaves(self._model_state))
 
     @property
     def exact(self) -> bool:
-        """Would padded examples change the model state, or losses of others?"""
+        """Whether padded examples would change the model state or other losses."""
         return self.has_statistics or self.task.batch_coupled
 
     def merges_of(self, strategy: Strategy) -> tuple[Merge, ...]:
-        """The strategy's merges, which count where the model state has counters."""
+        """Return the strategy's merges; they count if the model state has counters."""
         places = places_of(self._model_state)
         if not places:
             return strategy.merges
@@ -68,19 +68,19 @@ class Programs:
         )
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what `make()` returned first for this key, the same to all threads.
+        """Return the first result of `make()` for this key, the same for all threads.
 
-        Of two equal functions, a thread would compile the one and call the other.
+        With two equal functions, a thread could compile one and call the other.
         """
         if key not in self._made:
             self._made.setdefault(key, make())
         return self._made[key]
 
     def same(self, key: Any, part: Any) -> Any:
-        """Return the part of this key of which programs were made first.
+        """Return the first part with this key, for which programs were made.
 
-        Where this very part had another key before, as the globals that it names have
-        changed, the programs are made anew.
+        If this very part had another key before, since its globals have changed, all
+        programs are made anew.
         """
         first = self.once(("part", key), lambda: part)
         if self._keys.setdefault(first, key) != key:
@@ -89,7 +89,7 @@ class Programs:
 
     @property
     def number(self) -> int:
-        """How many functions were made, with the shapes and devices they are for."""
+        """The number of functions, and of their first calls per shapes and device."""
         return len(self._made) + self.first_calls.number
 
     def step(
@@ -310,7 +310,7 @@ class Programs:
             counted = batch.weight > 0 if name == "loss" else true
             if not isinstance(value, Mean):
                 value = Mean(value, jnp.ones(batch.weight.shape))
-            # in float32, whatever the task computes in
+            # in float32, whatever dtype the task computes in
             parts = (jnp.asarray(part, jnp.float32) for part in value)
             total, count = (jnp.where(counted, part, 0.0).sum() for part in parts)
             return total, count
@@ -319,7 +319,7 @@ class Programs:
 
 
 def step_key(key: jax.Array, worker: Any, number: Any) -> jax.Array:
-    """The random key of a worker's step of this number, from the key of the run."""
+    """Return the random key of step `number` of a worker, from the key of the run."""
     return jax.random.fold_in(jax.random.fold_in(key, worker), number)
 
 
@@ -342,9 +342,9 @@ def applied(
     stats: WorkerStats,
     op: MergeOp,
 ) -> tuple[MergeState, tuple[Replica, ...]]:
-    """What a merge returns, where a worker that takes a model starts its round there.
+    """Apply a merge; a worker that receives a model starts its round there.
 
-    This does not rely on the merge: one of a user's own may only replace parameters.
+    This does not rely on the merge: a custom one may only replace parameters.
     """
     state, replicas = merge.apply(state, replicas, stats, op)
     if op & (MergeOp.FETCH | MergeOp.DELIVER):
@@ -368,7 +368,7 @@ def fetch_fn(merge: Merge) -> Callable:
 
 
 def check_in(now: Replica, before: Replica, after: Replica) -> Replica:
-    """Add the change of a worker's steps to a replica that merges have moved.
+    """Add the change by a worker's steps to a replica that merges have changed.
 
     The steps led from `before` to `after`, while merges led from `before` to `now`.
     """
@@ -376,7 +376,7 @@ def check_in(now: Replica, before: Replica, after: Replica) -> Replica:
     def both(now: jax.Array, before: jax.Array, after: jax.Array) -> jax.Array:
         return now + (after - before)
 
-    kept = (
+    carried = (
         {"round_start": now.carry["round_start"]} if "round_start" in now.carry else {}
     )
     model_state = tree.map_floats(
@@ -388,15 +388,15 @@ def check_in(now: Replica, before: Replica, after: Replica) -> Replica:
     return after._replace(
         params=tree.map_floats(both, now.params, before.params, after.params),
         model_state=with_counters(model_state, tuple(counters)),
-        carry={**after.carry, **kept},
+        carry={**after.carry, **carried},
     )
 
 
 def over_workers(steps: Callable) -> Callable:
     """`jax.vmap` of steps(replica, batches, ...) over all arguments' first axes.
 
-    The batches' arrays are mapped one by one: a BCOO has a rule of its own for vmap,
-    in which the first axis is one of the matrix.
+    The batches' arrays are mapped one by one: a BCOO has its own rule for vmap, in
+    which the first axis is one of the matrix.
     """
 
     def several(replicas: Replica, batches: Batch, *rest: Any) -> Any:

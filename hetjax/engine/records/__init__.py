@@ -1,1 +1,1 @@
-"""The records of a run: its history, the ledger of its workers, their losses."""
+"""The records of a run: its history, the ledger of its workers, and losses."""

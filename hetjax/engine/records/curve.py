@@ -1,6 +1,6 @@
-"""What the evaluations of a run say of its main metric: its end, and lasting success.
+"""Statistics of a run's main metric over its evaluations: end, collapse, held target.
 
-The best evaluation alone says little: a run may have collapsed since.
+The best evaluation alone is not enough: a run may have collapsed since.
 """
 
 import math
@@ -11,13 +11,13 @@ import numpy as np
 from hetjax.metric_mode import best_of, score
 
 TENTH = 10  # the end of a curve is the last tenth of its evaluations
-SLACK = 0.03  # of a target: what is held may be worse by this
-LOST = 0.1  # of what a run gained: one that lost more has collapsed
-NOISE = 0.01  # of the best value: what loses less has not
+SLACK = 0.03  # of a target: a held value may be worse by this
+LOST = 0.1  # of a run's gain: a run that lost more has collapsed
+NOISE = 0.01  # of the best value: a run that lost less has not
 
 
 def final(values: Sequence[float]) -> float:
-    """The mean over the last tenth of the values, at least one; NaN without any."""
+    """Return the mean over the last tenth of the values, at least one; else NaN."""
     last = values[-max(1, len(values) // TENTH) :]
     return float(np.mean(last)) if last else math.nan
 
@@ -25,9 +25,9 @@ def final(values: Sequence[float]) -> float:
 def has_collapsed(values: Sequence[float], mode: str) -> bool:
     """Whether the end is far below the best value.
 
-    It has lost more than a tenth of what the best value gained over the first one, and
-    more than 1 % of the best value. NaN at the end is no collapse: such runs stop, and
-    say so.
+    The loss is more than a tenth of the best value's gain over the first one, and more
+    than 1 % of the best value. NaN at the end is not a collapse: such runs stop with a
+    reason.
     """
     best, end = best_of(values, mode), final(values)
     if not (math.isfinite(best) and end == end):
@@ -39,13 +39,13 @@ def has_collapsed(values: Sequence[float], mode: str) -> bool:
 
 
 def held_from(values: Sequence[float], target: float, mode: str) -> int | None:
-    """The index of the first value that reaches the target, and from which it is held.
+    """Return the index of the first value that reaches the target and holds it.
 
-    From there on, the median of any w consecutive values (of what is left, if fewer) is
-    no more than 3 % below the target: 3 % of the target, or of its distance from the
-    first value, whichever is less. w is a tenth of all values, and at least three, so
-    that a single value of any size decides nothing. The end, `final`, is no
-    more than that below it, either. None if there is no such value.
+    From there on, the median of any w consecutive values (of the remaining ones, if
+    fewer) is no more than 3 % below the target, and neither is the end, `final`: 3 % of
+    the target, or of its distance from the first value, whichever is less. w is a tenth
+    of all values, and at least three, so that no single value decides. None if there is
+    no such value.
     """
     scores = np.array([score(v, mode) for v in values], float)
     scores[np.isnan(scores)] = -math.inf

@@ -1,15 +1,15 @@
-"""The log of a run: a line for everything that its records say happened."""
+"""The log of a run: one line for each event in its records."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, SupportsIndex, overload
 
-SHOWN = 40  # lines of a printed log: so many of its beginning and of its end
-# at equal times in this order; in between, what happened to a worker
+SHOWN = 40  # lines of a printed log, at its beginning and at its end
+# the order at equal times; worker events are in between
 _FIRST, _LAST = ("arrival", "merge", "transfer"), ("merged", "evaluation", "dispatch")
 
 
 class LogEntry(NamedTuple):
-    """Something that happened at a time."""
+    """One event and its time."""
 
     seconds: float
     worker: str  # its name; "" for the whole run
@@ -18,7 +18,7 @@ class LogEntry(NamedTuple):
 
 
 class Log(list[LogEntry]):
-    """Entries in the order of their times; printed as a table, and parts of it, too."""
+    """Entries in order of time; the log and its slices are printed as tables."""
 
     @overload
     def __getitem__(self, where: SupportsIndex) -> LogEntry: ...
@@ -42,11 +42,11 @@ class Log(list[LogEntry]):
 
 
 def log_of(history: Any) -> Log:
-    """The log of a `History`, of its timeline, events, merges and evaluations."""
-    return Log(sorted(_entries(history), key=_place))
+    """Return the log of a `History`: timeline, events, merges and evaluations."""
+    return Log(sorted(_entries(history), key=_sort_key))
 
 
-def _place(entry: LogEntry) -> tuple[float, int]:
+def _sort_key(entry: LogEntry) -> tuple[float, int]:
     seconds, _, what, _ = entry
     if what in _FIRST:
         return seconds, _FIRST.index(what)
@@ -56,7 +56,7 @@ def _place(entry: LogEntry) -> tuple[float, int]:
 
 def _entries(h: Any) -> Iterator[LogEntry]:
     names = [worker.name for worker in h.workers]
-    # by worker, so that those of one time stand in the order of the machine
+    # by worker, so that equal times are in the order of the machine
     for worker, kind, start, finish, whole in sorted(h.timeline.marked()):
         name = names[worker]
         if kind == "busy":

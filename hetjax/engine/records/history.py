@@ -18,9 +18,9 @@ from hetjax.engine.records.event_log import Log, log_of
 from hetjax.engine.records.timeline import Timeline, WorkerRecord
 from hetjax.metric_mode import best_of
 
-REFERENCE = "reference player: "  # the beginning of `History.played`, before a reason
-BY_REQUEST = "compiled=False"  # this reason
-EPOCHS_DONE = "epochs are done"  # the end of `History.stopped` after `epochs=...`
+REFERENCE = "reference player: "  # prefix of `History.played`, before a reason
+BY_REQUEST = "compiled=False"  # one of these reasons
+EPOCHS_DONE = "epochs are done"  # suffix of `History.stopped` after `epochs=...`
 
 
 class WorkerEvent(NamedTuple):
@@ -32,7 +32,7 @@ class WorkerEvent(NamedTuple):
     why: str
 
     def __getitem__(self, key: Any) -> Any:
-        """A field by its name, as of evaluations: event["seconds"]."""
+        """Return a field by its name, as in evaluations: event["seconds"]."""
         if not isinstance(key, str):
             return tuple.__getitem__(self, key)
         if key not in self._fields:
@@ -41,20 +41,20 @@ class WorkerEvent(NamedTuple):
 
 
 class Evaluation(dict[str, Any]):
-    """An evaluation by name: point["loss"], or point.loss as of workers and events."""
+    """An evaluation: point["loss"], or point.loss as for workers and events."""
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return self[name]
-        raise AttributeError(f"an evaluation has {', '.join(self)}, and no {name!r}")
+        raise AttributeError(f"an evaluation has {', '.join(self)}, but no {name!r}")
 
 
 class Interruption(NamedTuple):
-    """A run that ended before its time was continued from a checkpoint."""
+    """A run that was interrupted and resumed from a checkpoint."""
 
-    seconds: float  # of the clock, from which it went on
+    seconds: float  # of the clock, from which it resumed
     checkpoint: int  # its number
-    why: str  # it was not the newest, or made by other versions; "" otherwise
+    why: str  # that it was not the newest, or made by other versions; otherwise ""
 
 
 @dataclass(repr=False)
@@ -65,65 +65,61 @@ class History:
     seed: int
     settings: dict[str, Any]
     metric: str  # name of the main metric in `evals`
-    mode: str = "max"  # is it better if it is larger, or smaller ("min")?
-    real: bool = False  # did it run on real devices?
+    mode: str = "max"  # whether a larger value is better, or a smaller one ("min")
+    real: bool = False  # whether it ran on real devices
     duration: float = 0.0  # [s] of the clock
     evals: list[Evaluation] = field(default_factory=list)
-    # {"seconds", "updates", "examples", "merges", "bytes", "loss", metric...}, the last
-    # ones on the test split, "bytes" from and to all workers; and "train_loss", the
-    # mean over the local rounds since the evaluation before, unless there was none
-    eval_examples: int = 0  # of the test split that `evals` are of; 0: all
+    # {"seconds", "updates", "examples", "merges", "bytes", "loss", metric...}: "bytes"
+    # from and to all workers, "loss" and metrics on the test split; and "train_loss",
+    # the mean over the local rounds since the previous evaluation, if there were any
+    eval_examples: int = 0  # of the test split, used by `evals`; 0: all
     at_end: dict[str, float] = field(default_factory=dict)
-    # {"examples", "loss", metric...} of the final model on the whole test split, where
-    # `evals` are of a part of it (else see the last of these); empty after an interrupt
-    # or an error
+    # {"examples", "loss", metric...} of the final model on the whole test split, if
+    # `evals` use a part of it (otherwise see the last of these); empty after an
+    # interrupt or an error
     algorithm: str = ""  # the strategy's own name, such as "sma"; "" if it has none
-    output: str = ""  # the task's output layer, if that is not the model's own
+    output: str = ""  # the task's output layer, if it is not the model's own
     workers: list[WorkerRecord] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
-    merges: int = 0  # that were done by the end of the run
+    merges: int = 0  # finished by the end of the run
     merge_times: array = field(default_factory=lambda: array("d"))
-    # [s] when each merge of the run's model was done, rising
+    # [s] when each merge of the run's model finished, increasing
     root_merges: int | None = None
-    # of `merges`, those of the run's model; None before the end, or if it is not known
+    # how many of `merges` were of the run's model; None before the end, or if unknown
     unseen_merge: float = 0.0
-    # [s] when the first merge would have been done that the run's end came before
+    # [s] when the first merge would have finished that the run ended before
     compilations: int = 0  # in this run, from JAX's monitoring events
     programs: dict[str, int] = field(default_factory=dict)  # compilations by purpose
     compile_seconds: float = 0.0
     host_seconds: float = 0.0  # wall-clock time of the run, without compiling
-    stopped: str = ""  # why the run ended before its seconds; "" if it did not
-    signal: str = ""  # that came, such as "SIGTERM"; a run that was over is complete
-    error: Exception | None = (
-        None  # raised by a callback or a part of the strategy; it ended the run
-    )
+    stopped: str = ""  # why the run ended early; "" if it did not
+    signal: str = ""  # the signal that came, such as "SIGTERM", even after the end
+    error: Exception | None = None  # of a callback or a part of the strategy
     last_members: tuple[int | str, ...] = ()  # of the last merge
     events: list[WorkerEvent] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
     # workers whose threads did not end with the run
     step_modes: dict[str, str] = field(default_factory=dict)
     # how K local steps ran on each kind of device (see `hetjax.engine.local_steps`)
-    placement: str = (
-        ""  # the devices of the replicas, or how a mesh placed them, and why
-    )
+    placement: str = ""  # devices of the replicas, or how a mesh placed them and why
     played: str = ""
-    # "compiled", "compiled, one of 4 runs at once", or why the reference player played
-    # a simulated run
+    # of a simulated run: "compiled", "compiled, one of 4 runs at once", or why the
+    # reference player played it
     estimates_busy: bool = False
-    # are busy times worked out from measured steps, since one program hides them?
+    # whether busy times are estimates from measured steps, as one program hides them
     trace: Any = None  # recording of a real run (see `hetjax.tracing.trace`)
     replayed: str = ""  # after a replay: "equal", or what differs
     params: Any = None  # final parameters
     model_state: Any = None  # final model state
     model: Any = None  # the user's model with both put back
-    # of the best evaluation, if the run was kept (`train(checkpoint=...)`)
+    # of the best evaluation, if the run was checkpointed (`train(checkpoint=...)`)
     best_params: Any = None
     best_model_state: Any = None
     interruptions: list[Interruption] = field(default_factory=list)
-    # the run was continued from a checkpoint
-    schedule_seed: int | None = None  # of the clock and the sampler; None: not known
+    # after each of which the run was resumed from a checkpoint
+    schedule_seed: int | None = None  # of the clock and the sampler; None: unknown
 
-    # what is written during a run; the rest is known before, or worked out at its end
+    # the fields written during a run; the others are set before it, or at its end
     growing: ClassVar[tuple[str, ...]] = (
         "duration",
         "evals",
@@ -132,11 +128,11 @@ class History:
         "last_members",
         "events",
         "interruptions",
-        "played",  # a run that goes on has the player with which it began
+        "played",  # a resumed run has the player with which it began
     )
 
     def __post_init__(self):
-        """Take evaluations as plain dictionaries, too, as files have them."""
+        """Convert evaluations, which may be plain dictionaries, as in files."""
         self.evals = list(map(Evaluation, self.evals))
 
     def __repr__(self) -> str:
@@ -149,7 +145,7 @@ class History:
 
     @property
     def unmerged(self) -> str:
-        """Why the model is still the initial one, if no merge was done by the end."""
+        """Why the model is still the initial one, if no merge finished; else ""."""
         if self.merges if self.root_merges is None else self.root_merges:
             return ""
         where = " at the root" * bool(self.merges)  # only nodes below it have merged
@@ -164,11 +160,11 @@ class History:
 
     @property
     def log(self) -> Log:
-        """All that happened, as (seconds, worker, what, about), by time.
+        """All events as (seconds, worker, what, about), by time.
 
-        "dispatch" and "arrival" of local rounds (one that the run's end or a loss cut
-        off has no arrival), a worker's "merge" and "transfer" with their ends,
-        "merged" when a merge of the run's model is done, "evaluation", and `events`:
+        "dispatch" and "arrival" of local rounds (a round cut short by a loss or the end
+        of the run has no arrival), a worker's "merge" and "transfer" with their ends,
+        "merged" when a merge of the run's model finishes, "evaluation", and `events`:
         "left", "lost", "joined", "slow", "nan". Without the timeline, as from a
         results.json, there are no rounds.
         """
@@ -176,38 +172,38 @@ class History:
 
     @property
     def not_compiled(self) -> str:
-        """Why a simulated run was not compiled; "" if it was, or as it was asked."""
+        """Why a simulated run was not compiled; "" if it was, or by request."""
         why = self.played.removeprefix(REFERENCE)
         return "" if why in (self.played, BY_REQUEST) else why
 
     @property
     def interrupted(self) -> bool:
-        """Did a signal come, so that no other run should begin?"""
+        """Whether a signal came, so that no other run should begin."""
         return bool(self.signal) or self.stopped == INTERRUPTED
 
     @property
     def ended_early(self) -> bool:
-        """Did it end before its seconds were over, and its epochs not done?"""
+        """Whether it ended before its seconds, other than by its epochs."""
         return bool(self.stopped) and not self.stopped.endswith(EPOCHS_DONE)
 
     @property
     def ends_at_evaluation(self) -> bool:
-        """Was an evaluation the last thing that happened?"""
+        """Whether the run ended at an evaluation."""
         return bool(self.evals) and self.evals[-1]["seconds"] == self.duration
 
-    def correct(self, corrected: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Replace the times of merges and events by what they turned out to be.
+    def map_times(self, time_map: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Map the times of merges and events, planned to true.
 
-        The evaluations' instants and the duration are final.
+        The times of evaluations and the duration are final.
         """
-        self.merge_times = array("d", corrected(np.array(self.merge_times)))
+        self.merge_times = array("d", time_map(np.array(self.merge_times)))
         self.events = [
-            event._replace(seconds=float(corrected(np.array(event.seconds))))
+            event._replace(seconds=float(time_map(np.array(event.seconds))))
             for event in self.events
         ]
         self.interruptions = [
-            cut._replace(seconds=float(corrected(np.array(cut.seconds))))
-            for cut in self.interruptions
+            each._replace(seconds=float(time_map(np.array(each.seconds))))
+            for each in self.interruptions
         ]
 
     def save_model(
@@ -219,7 +215,7 @@ class History:
         Errors: FileExistsError for a path that exists, unless `overwrite`; ValueError
         if there is no such model.
         """
-        # here, since histories are read without JAX
+        # imported here, since histories are read without JAX
         from hetjax.checkpoint import saved_models
         from hetjax.output.head import without_layer_state
 
@@ -228,20 +224,20 @@ class History:
             params, state = self.best_params, self.best_model_state
         if params is None:
             raise ValueError(
-                "this history holds no such model: a run keeps its best one only with "
-                "train(checkpoint=...)"
+                "this history holds no such model: only a run with "
+                "train(checkpoint=...) saves its best one"
             )
-        # without an output layer's state: it may be loaded for a task with another one
+        # without the output layer's state: a task with another one may load it
         saved_models.save(path, params, without_layer_state(state), overwrite=overwrite)
 
     def best(self) -> float:
-        """The best value of the main metric over all evaluations (nan without any)."""
+        """Return the best main metric over all evaluations (nan without any)."""
         return best_of(self._values(), self.mode)
 
     def final(self) -> float:
-        """The main metric at the end: its mean over the last tenth of the evaluations.
+        """Return the main metric at the end: its mean over the last tenth of `evals`.
 
-        Of fewer than twenty it is the last one; nan without any.
+        With fewer than twenty it is the last one; nan without any.
         """
         return curve.final(self._values())
 
@@ -255,16 +251,16 @@ class History:
         return curve.has_collapsed(self._values(), self.mode)
 
     def seconds_to(self, target: float, *, interpolated: bool = False) -> float:
-        """Seconds of the first evaluation that reaches `target` for good; or inf.
+        """Return the seconds of the first evaluation that holds `target`; or inf.
 
-        From it on the target is held: the median of any w consecutive evaluations (of
-        those that are left, if fewer) is no more than 3 % below the target. w is a
-        tenth of all evaluations, and at least three, so that neither a single good
-        evaluation nor a single bad one counts. The 3 % are of the target, or of its
-        distance from the first evaluation if that is less. `final` holds it, too.
+        From then on, the median of any w consecutive evaluations (of the remaining
+        ones, if fewer) is no more than 3 % below the target, and neither is `final`. w
+        is a tenth of all evaluations, and at least three, so that neither a single good
+        evaluation nor a single bad one decides. The 3 % are of the target, or of its
+        distance from the first evaluation if that is less.
 
-        If `interpolated`, the seconds at which the straight line from the evaluation
-        before it reaches the target.
+        If `interpolated`, return the seconds at which the straight line from the
+        previous evaluation reaches the target.
         """
         values = self._values()
         k = curve.held_from(values, target, self.mode)
@@ -276,7 +272,7 @@ class History:
         before = self.evals[k - 1]["seconds"]
         rise = values[k] - values[k - 1]
         share = (target - values[k - 1]) / rise if rise else 1.0
-        if not 0 <= share <= 1:  # a nan before it, or the target was reached before
+        if not 0 <= share <= 1:  # nan before it, or the target was reached before
             share = 1.0
         return before + share * (here - before)
 
@@ -284,7 +280,7 @@ class History:
         return [point[self.metric] for point in self.evals]
 
     def waiting_share(self) -> float:
-        """Waiting seconds over the duration, mean over the workers that were used."""
+        """Return waiting seconds over the duration, averaged over the used workers."""
         used = [w for w in self.workers if w.idle < self.duration]
         if not used or not self.duration:
             return 0.0

@@ -35,8 +35,8 @@ _Pushed = tuple[_Last, Recent]
 class Ledger(Checkpointable):
     """Counters per worker. Only finished rounds count as updates and examples.
 
-    The updates of a round whose outcome is dropped no longer count: its gradient was
-    overwritten by the next one, or the worker fetched another model in its place.
+    The updates of a round whose outcome is discarded no longer count: its gradient was
+    overwritten by the next one, or the worker fetched another model instead.
     """
 
     changes = (
@@ -48,13 +48,13 @@ class Ledger(Checkpointable):
         "_recent",
         "_pushed",
         "_last",
-        "_under_way",
+        "_in_flight",
         "_merging_until",
         "_versions",
         "_fetched",
         "_mail",
         "_unseen",
-        "_dropped",
+        "_discarded",
     )
 
     def __init__(
@@ -67,8 +67,8 @@ class Ledger(Checkpointable):
     ):
         """Start with all counters at zero.
 
-        `overwrites`: does a worker hold the gradient of its last step alone? `accrues`:
-        does it hold a sum of gradients, which outlasts a fetch?
+        `overwrites`: whether a worker holds only the gradient of its last step;
+        `accrues`: whether it holds a sum of gradients, which a fetch does not clear.
         """
         self._topology = topology
         self._overwrites, self._accrues = overwrites, accrues
@@ -80,30 +80,30 @@ class Ledger(Checkpointable):
         self.examples = 0
         self._rounds: dict[int, list[Arrival]] = {}  # of workers, since they merged
         self._recent: dict[str, Recent] = {}  # of nodes
-        # the node right above each member, and what its last merge was pushed
+        # the parent node of each member, and what its members pushed in its last merge
         self._above = {
             m: n for n, node in topology.nodes.items() for m in node.children
         }
         self._pushed: dict[str, dict[int | str, _Pushed]] = {}
         # batch size and learning rate of the last round
         self._last: dict[int | str, _Last] = {}
-        # working worker -> start of its round [s]
-        self._under_way: dict[int, float] = {}
+        # worker -> start of its round in flight [s]
+        self._in_flight: dict[int, float] = {}
         self._merging_until = [0.0] * n  # [s] end of each worker's last merge
         self._versions: dict[str, int] = {}  # of a node's model
         # the version of the node's model that a member has, and that is in its mailbox
         self._fetched: dict[int | str, int] = {}
         self._mail: dict[int | str, int] = {}
-        # merges that the run may not see: visible when, and bytes of a model
+        # merges that may finish after the run: (visible [s], bytes of a model, action)
         self._unseen: list[tuple[float, int, MergeAction]] = []
-        # steps that do not count as updates, and the rounds of the last of these
-        self._dropped: dict[int, tuple[int, tuple[Arrival, ...]]] = {}
+        # by worker: steps that do not count as updates, and their latest rounds
+        self._discarded: dict[int, tuple[int, tuple[Arrival, ...]]] = {}
 
     def load_for_others(self, saved: dict[str, Any]) -> None:
         """Continue the totals of a run that had other workers.
 
-        Those that are not here any more come behind those that are. Seconds in which a
-        worker was not there count as waiting.
+        Workers that have left are listed after the present ones. Seconds in which a
+        worker was absent count as waiting.
         """
         before = [record.name for record in saved["records"]]
         self.updates, self.examples = saved["updates"], saved["examples"]
@@ -116,24 +116,24 @@ class Ledger(Checkpointable):
         table = np.array(saved["timeline"].numbers).reshape(-1, 4)
         table[:, 0] = [index[before[int(k)]] for k in table[:, 0]]
         self.timeline = Timeline(array("d", table.ravel()))
-        self._dropped = {index[before[k]]: x for k, x in saved["_dropped"].items()}
+        self._discarded = {index[before[k]]: x for k, x in saved["_discarded"].items()}
 
     def record_dispatch(
         self, worker: int, local_round: LocalRound, start: float, learning_rate: float
     ) -> None:
-        """Record that a worker was given a round that begins at `start`."""
+        """Record that a round of a worker begins at `start`."""
         sizes = self.records[worker].batch_size_over_time
         if local_round.local_steps and (
             not sizes or sizes[-1][1] != local_round.batch_size
         ):
             sizes.append((start, float(local_round.batch_size)))
-        self._under_way[worker] = start
+        self._in_flight[worker] = start
         self._last[worker] = (local_round.batch_size, learning_rate)
 
     def record_merge(self, worker: int, start: float, stamps: Stamps) -> None:
-        """Record that a worker merged, or queued for it, from `start` on.
+        """Record that a worker merged, or queued for a merge, from `start` on.
 
-        Of two merges at the same time, the second begins when the first is done.
+        Of two simultaneous merges, the second begins when the first is done.
         """
         start = max(start, self._merging_until[worker])
         add, (began, gathered, merged, finish) = self.timeline.add, stamps
@@ -146,49 +146,54 @@ class Ledger(Checkpointable):
         self._merging_until[worker] = max(start, finish)
 
     def record_models(
-        self, action: MergeAction, num_bytes: int, visible: float, *, next_look: float
+        self,
+        action: MergeAction,
+        num_bytes: int,
+        visible: float,
+        *,
+        next_evaluation: float,
     ) -> None:
-        """Count the bytes of the models that a merge moves, visible from a time on.
+        """Count the bytes of the models that a merge moves, `visible` from that time.
 
-        `next_look` is the time of the next evaluation, which may be the run's last.
+        `next_evaluation` [s] may be the last one of the run.
         """
         self._move(action, num_bytes)
-        if visible > next_look:
+        if visible > next_evaluation:
             self._unseen.append((visible, num_bytes, action))
         if self._unseen:
-            self._unseen = [m for m in self._unseen if m[0] > next_look]
+            self._unseen = [m for m in self._unseen if m[0] > next_evaluation]
 
     def unseen(self, time: float) -> tuple[list[tuple[float, MergeAction]], int]:
-        """The merges that are visible after `time` [s], when, and the bytes they move.
+        """Return the merges visible after `time` [s], each with when, and their bytes.
 
         `time` is that of the next evaluation, or of the last one.
         """
         found = [m for m in self._unseen if m[0] > time]
         moved = 0
         for _, num_bytes, action in found:
-            workers, sends, gets = _models_of(action)
-            moved += len(workers) * (sends + gets) * num_bytes
+            workers, sends, receives = _models_of(action)
+            moved += len(workers) * (sends + receives) * num_bytes
         return [(visible, action) for visible, _, action in found], moved
 
-    def drop_unseen(self, end: float) -> None:
-        """No longer count the bytes of merges that are visible after `end` [s]."""
+    def discard_unseen(self, end: float) -> None:
+        """Subtract the bytes of merges that are visible after `end` [s]."""
         for visible, num_bytes, action in self._unseen:
             if visible > end:
                 self._move(action, -num_bytes)
 
     def _move(self, action: MergeAction, num_bytes: int) -> None:
-        workers, sends, gets = _models_of(action)
+        workers, sends, receives = _models_of(action)
         for worker in workers:
             self.records[worker].bytes_received += sends * num_bytes
-            self.records[worker].bytes_sent += gets * num_bytes
+            self.records[worker].bytes_sent += receives * num_bytes
 
     def record_fetch(self, worker: int) -> None:
         """Record that a worker got a copy of the root's current model."""
         self._fetched[worker] = self._versions.get(ROOT, 0)
 
     def has_merged(self, worker: int) -> bool:
-        """Has the worker merged everything, and is no round of it in flight?"""
-        return worker not in self._under_way and worker not in self._rounds
+        """Whether the worker has merged all its rounds and has none in flight."""
+        return worker not in self._in_flight and worker not in self._rounds
 
     def record_arrival(
         self, arrival: Arrival, padded: int, *, finite: bool = True
@@ -197,14 +202,14 @@ class Ledger(Checkpointable):
         worker, local_round = arrival.worker, arrival.local_round
         record = self.records[worker]
         self.timeline.add(worker, "busy", arrival.start, arrival.finish)
-        del self._under_way[worker]
+        del self._in_flight[worker]
         if not finite:
             record.nans += 1
             self._rounds.pop(worker, None)
             return
         steps, examples = local_round.local_steps, local_round.examples
         if self._overwrites and steps:
-            self._drop(worker)
+            self._discard_updates(worker)
         record.updates += steps
         record.examples += examples
         record.padded += padded
@@ -212,40 +217,40 @@ class Ledger(Checkpointable):
         self.examples += examples
         self._rounds.setdefault(worker, []).append(arrival)
 
-    def _drop(self, worker: int) -> None:
-        """No longer count the updates of a worker that were never merged."""
+    def _discard_updates(self, worker: int) -> None:
+        """Subtract the updates of a worker that were never merged."""
         last = self._rounds.pop(worker, [])
         steps = sum(a.local_round.local_steps for a in last)
-        total, _ = self._dropped.get(worker, (0, ()))
-        self._dropped[worker] = total + steps, tuple(last)
+        total, _ = self._discarded.get(worker, (0, ()))
+        self._discarded[worker] = total + steps, tuple(last)
         for counter in (self.records[worker], self):
             counter.updates -= steps
 
     def steps_of(self, worker: int) -> int:
-        """All local steps of a worker, those that do not count as updates among them.
+        """Return all local steps of a worker, also those that do not count as updates.
 
-        The random key of a step is made from their number: no two have the same.
+        The random key of a step is made from this number: each step has its own.
         """
-        dropped, _ = self._dropped.get(worker, (0, ()))
+        dropped, _ = self._discarded.get(worker, (0, ()))
         return self.records[worker].updates + dropped
 
-    def take_back(self, arrival: Arrival, padded: int) -> None:
-        """No longer count a round that turns out not to have been finite.
+    def undo_arrival(self, arrival: Arrival, padded: int) -> None:
+        """Subtract a round whose replica turned out not to be finite.
 
-        The node above, if the worker has merged since, did not merge itself yet.
+        If the worker has merged since, its parent node has not merged yet.
         """
         worker, local_round = arrival.worker, arrival.local_round
         record = self.records[worker]
         record.nans += 1
         record.padded -= padded
-        dropped = arrival in self._dropped.get(worker, (0, ()))[1]
+        discarded = arrival in self._discarded.get(worker, (0, ()))[1]
         for counter in (record, self):
-            counter.updates -= 0 if dropped else local_round.local_steps
+            counter.updates -= 0 if discarded else local_round.local_steps
             counter.examples -= local_round.examples
-        if dropped:
+        if discarded:
             return
         rounds, above = self._rounds.get(worker, []), self._above.get(worker)
-        if arrival in rounds:  # not merged yet: what came before is lost with it
+        if arrival in rounds:  # not merged yet: earlier rounds are lost with it
             del rounds[: rounds.index(arrival) + 1]
             if not rounds:
                 del self._rounds[worker]
@@ -253,7 +258,7 @@ class Ledger(Checkpointable):
             self._take_from(above, worker, _of([arrival]))
 
     def _take_from(self, node: str, worker: int, did: Recent) -> None:
-        """No longer count what a worker did among what the node was pushed."""
+        """Subtract a worker's round from what was pushed to the node."""
         self._recent[node] = _less(self._recent[node], did)
         pushed = self._pushed[node]
         if worker in pushed:  # in the node's last merge
@@ -262,13 +267,13 @@ class Ledger(Checkpointable):
             self._last[node] = _of_node(pushed.values())
 
     def record_loss(self, worker: int, time: float) -> None:
-        """Record that a worker was lost, with what it did since its last merge."""
+        """Record that a worker was lost, with its rounds since its last merge."""
         self._rounds.pop(worker, None)
-        # a merge in which it takes part, or its queue, also ends here for the worker
-        self.timeline.cut(worker, time)
+        # its merge, or its time in the queue, ends here too
+        self.timeline.truncate(worker, time)
         self._merging_until[worker] = min(self._merging_until[worker], time)
-        if worker in self._under_way:
-            start = self._under_way.pop(worker)
+        if worker in self._in_flight:
+            start = self._in_flight.pop(worker)
             self.timeline.add(worker, "busy", start, time, arrived=False)
             self.records[worker].lost += 1
 
@@ -280,10 +285,10 @@ class Ledger(Checkpointable):
         accuracy: Sequence[float] | None = None,
         learning_rate: float = 0.0,
     ) -> np.ndarray:
-        """Return the statistics of a merge's members, and make it their last merge.
+        """Return the statistics of a merge's members since their last merge, once.
 
         The result is the table [fields, members] that `WorkerStats.unpacked` takes. A
-        member that had no round yet gets the given learning rate.
+        member without a round so far has the `learning_rate` passed here.
         """
         members = (*action.members, *action.partners)
         moves = moves_of(action.op)
@@ -292,13 +297,13 @@ class Ledger(Checkpointable):
         if action.op is MergeOp.FETCH and not self._accrues:
             for worker in action.members:
                 if isinstance(worker, int):
-                    self._drop(worker)
+                    self._discard_updates(worker)
         recent = [
             self._take(m) if pushes and m in action.members else _NOTHING
             for m in members
         ]
         last = [self._last.get(m, (0.0, learning_rate)) for m in members]
-        if pushes and action.node in self._above:  # else it is pushed nowhere
+        if pushes and action.node in self._above:  # the root pushes nowhere
             total = self._recent.get(action.node, _NOTHING)
             self._recent[action.node] = _sum(total, *recent)
             pushed = dict(zip(members, zip(last, recent, strict=True), strict=True))
@@ -328,7 +333,7 @@ class Ledger(Checkpointable):
         return np.array(rows, np.float32).T
 
     def _take(self, member: int | str) -> Recent:
-        """What a member did since its last merge, once."""
+        """Return what a member did since its last merge, once."""
         if isinstance(member, str):
             return self._recent.pop(member, _NOTHING)
         return _of(self._rounds.pop(member, ()))
@@ -349,7 +354,7 @@ class Ledger(Checkpointable):
                 histogram[s] = histogram.get(s, 0) + 1
             if moves.delivers:
                 self._fetched[member] = self._mail[member]
-        # the model of a node with server steps is only changed by those
+        # only server steps change the model of a node that has them
         if moves.pushes and action.server_steps is None:
             version += 1
         for member in action.members:
@@ -360,24 +365,23 @@ class Ledger(Checkpointable):
         self._versions[node] = version
         return staleness
 
-    def correct(self, corrected: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Replace all times by what they turned out to be, before `close`."""
-        self.timeline.correct(corrected)
-        for k, start in self._under_way.items():
-            self._under_way[k] = float(corrected(np.array(start)))
+    def map_times(self, time_map: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Map all times, planned to true, before `close`."""
+        self.timeline.map_times(time_map)
+        for k, start in self._in_flight.items():
+            self._in_flight[k] = float(time_map(np.array(start)))
         for record in self.records:
             record.batch_size_over_time = [
-                (float(corrected(np.array(time))), size)
+                (float(time_map(np.array(time))), size)
                 for time, size in record.batch_size_over_time
             ]
 
     def close(self, duration: float) -> list[WorkerRecord]:
         """Return each worker's record; its five kinds of time sum to the duration.
 
-        Time that is not busy, merging or transfer is waiting, or idle for a worker
-        without any segment.
+        The rest of the time is waiting, or idle for a worker without any segment.
         """
-        for worker, start in sorted(self._under_way.items()):
+        for worker, start in sorted(self._in_flight.items()):
             self.timeline.add(worker, "busy", start, duration, arrived=False)
         table = np.array(self.timeline.numbers).reshape(-1, 4)
         seconds = np.clip(table[:, 3], 0, duration) - np.clip(table[:, 2], 0, duration)
@@ -398,14 +402,14 @@ class Ledger(Checkpointable):
 
 
 def _models_of(action: MergeAction) -> tuple[list[int], bool, bool]:
-    """The workers of a merge, whether they send their models, and whether they get one.
+    """Return a merge's workers, and whether they send their models and receive one.
 
-    A merge without transfers needs no link.
+    A merge without transfers has none, as it needs no link.
     """
     members = (*action.members, *action.partners) if action.transfers else ()
     moves = moves_of(action.op)
-    gets = moves.fetches or moves.requests
-    return [m for m in members if isinstance(m, int)], moves.pushes, gets
+    receives = moves.fetches or moves.requests
+    return [m for m in members if isinstance(m, int)], moves.pushes, receives
 
 
 def _of(rounds: Iterable[Arrival]) -> Recent:
@@ -424,7 +428,7 @@ def _less(total: Recent, part: Recent) -> Recent:
 
 
 def _of_node(pushed: Iterable[_Pushed]) -> _Last:
-    """The means of those who did something; of all if nobody did."""
+    """Return the means over members that took steps; over all if none did."""
     every = list(pushed)
     return _mean([x for x, r in every if r.updates] or [x for x, _ in every])
 

@@ -1,4 +1,4 @@
-"""The losses of rounds: looked at once they are known, averaged between evaluations."""
+"""The losses of rounds: read once they are known, averaged between evaluations."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ from hetjax.machine.types import Arrival
 
 
 class Unchecked(NamedTuple):
-    """A round that arrived, whose loss was not looked at yet."""
+    """An arrived round whose loss has not been read yet."""
 
     arrival: Arrival
     mean: Any  # [] on a device
-    late: RoundResult | None  # where its numbers were not known when it arrived
+    deferred: RoundResult | None  # if its numbers were not known when it arrived
     rows: Sequence[np.ndarray]  # of each step, for messages; not saved
 
 
 def _saved(unchecked: Unchecked) -> Unchecked:
-    """What is saved of a round: its loss, if that is known by now."""
-    late = unchecked.late
-    if late is not None and late.known:
-        unchecked = unchecked._replace(mean=late.mean, late=None)
+    """Return what is saved of a round: its loss, if it is known by now."""
+    deferred = unchecked.deferred
+    if deferred is not None and deferred.known:
+        unchecked = unchecked._replace(mean=deferred.mean, deferred=None)
     return unchecked._replace(rows=())
 
 
@@ -44,7 +44,7 @@ class Losses(Checkpointable):
         return {**super().save(), "_unchecked": unchecked}
 
     def copy(self) -> dict[str, Any]:
-        """All losses, for `load`, as long as the process lives."""
+        """Return all losses, for `load` in the same process."""
         return {**super().save(), "_unchecked": self._unchecked.copy()}
 
     def load_for_others(self, saved: dict[str, Any]) -> None:
@@ -54,29 +54,34 @@ class Losses(Checkpointable):
     def add(
         self, arrival: Arrival, result: RoundResult, rows: Sequence[np.ndarray]
     ) -> None:
-        """Add an arrived round; take the previous ones that are known before."""
+        """Add an arrived round, after `take_known` for the known ones before it."""
         known = result.known
-        mean, late = (result.mean, None) if known else (None, result)
-        self._unchecked.append(Unchecked(arrival, mean, late, rows))
+        mean, deferred = (result.mean, None) if known else (None, result)
+        self._unchecked.append(Unchecked(arrival, mean, deferred, rows))
 
     @property
     def are_known(self) -> bool:
-        """Is there a round whose loss can be looked at?"""
+        """Whether the loss of the first unread round is known."""
         if not self._unchecked:
             return False
-        late = self._unchecked[0].late
-        return late is None or late.known
+        deferred = self._unchecked[0].deferred
+        return deferred is None or deferred.known
 
     def take_known(
         self,
     ) -> tuple[Arrival, float, RoundResult | None, Sequence[np.ndarray]]:
-        """(arrival, loss, late result, rows) of a round whose loss is known, once.
+        """Return (arrival, loss, deferred result, rows) of a known round, once.
 
-        It is called one arrival late, so that reading the loss does not delay the
+        The loop calls it one arrival late, so that reading the loss does not delay the
         rounds that were just dispatched.
         """
-        arrival, mean, late, rows = self._unchecked.popleft()
-        return arrival, float(mean if late is None else late.mean), late, rows
+        arrival, mean, deferred, rows = self._unchecked.popleft()
+        return (
+            arrival,
+            float(mean if deferred is None else deferred.mean),
+            deferred,
+            rows,
+        )
 
     def count(self, arrival: Arrival, loss: float) -> None:
         """Count a round's loss in the mean since the last evaluation."""
@@ -85,7 +90,7 @@ class Losses(Checkpointable):
             self._rounds += 1
 
     def take_mean(self) -> float | None:
-        """The mean over the rounds since the last call; None without any."""
+        """Return the mean over the rounds since the last call; None without any."""
         total, rounds = self._total, self._rounds
         self._total, self._rounds = 0.0, 0
         return total / rounds if rounds else None

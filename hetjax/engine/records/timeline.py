@@ -1,4 +1,4 @@
-"""What each worker did with its time, and how much of it (host world, no JAX)."""
+"""Timelines: each worker's busy, merging and transfer times (host world, no JAX)."""
 
 from array import array
 from collections.abc import Callable, Iterator
@@ -23,8 +23,8 @@ class Timeline:
 
     kinds = ("busy", "merging", "transfer")
     numbers: array = field(default_factory=lambda: array("d"))
-    # of each segment: worker, index of its kind (above these, of a local round that
-    # did not arrive), start, finish
+    # of each segment: worker, index of its kind (plus the number of kinds for a local
+    # round that did not arrive), start, finish
 
     def __repr__(self) -> str:
         if not len(self):
@@ -50,17 +50,17 @@ class Timeline:
             index = self.kinds.index(kind) + (0 if arrived else len(self.kinds))
             self.numbers.extend((worker, index, start, finish))
 
-    def cut(self, worker: int, time: float) -> None:
-        """Cut off a worker's segments at `time` [s]."""
+    def truncate(self, worker: int, time: float) -> None:
+        """End a worker's segments at `time` [s]."""
         table = np.array(self.numbers).reshape(-1, 4)
         mine = table[:, 0] == worker
         table[mine, 3] = np.minimum(table[mine, 3], time)
         self.numbers = array("d", table[table[:, 3] > table[:, 2]].ravel())
 
-    def correct(self, corrected: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Replace all times by what they turned out to be."""
+    def map_times(self, time_map: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Map all times, planned to true."""
         table = np.array(self.numbers).reshape(-1, 4)
-        table[:, 2:] = corrected(table[:, 2:])
+        table[:, 2:] = time_map(table[:, 2:])
         self.numbers = array("d", table.ravel())
 
     def __iter__(self) -> Iterator[Segment]:
@@ -68,11 +68,11 @@ class Timeline:
             yield Segment(worker, kind, start, finish)
 
     def marked(self) -> Iterator[tuple[int, str, float, float, bool]]:
-        """Yield the segments, each with whether it is no round that was cut off."""
+        """Yield the segments, and whether each is complete, not cut short."""
         n, kinds = self.numbers, self.kinds
         for i in range(0, len(n), 4):
-            late, kind = divmod(int(n[i + 1]), len(kinds))
-            yield int(n[i]), kinds[kind], n[i + 2], n[i + 3], not late
+            unfinished, kind = divmod(int(n[i + 1]), len(kinds))
+            yield int(n[i]), kinds[kind], n[i + 2], n[i + 3], not unfinished
 
     def __len__(self) -> int:
         return len(self.numbers) // 4
@@ -83,28 +83,28 @@ class WorkerRecord:
     """One worker's share of a run; the five kinds of seconds sum to the duration."""
 
     name: str
-    node: str = ""  # the machine that it was on last, where a cluster has several
+    node: str = ""  # the last machine that it ran on, in a cluster
     busy: float = 0.0  # [s] computing
     waiting: float = 0.0  # [s] for other workers
-    merging: float = 0.0  # [s] in a merge, including its queue on the link
-    transfer: float = 0.0  # [s] in which its replica moved between real devices
+    merging: float = 0.0  # [s] in merges, including queues for the link
+    transfer: float = 0.0  # [s] moving its replica between real devices
     idle: float = 0.0  # [s] the whole run, if the strategy never used the worker
     updates: int = 0  # local steps
     examples: int = 0
     padded: int = 0  # padding examples that were computed too
     lost: int = 0  # local rounds that never arrived because the worker was lost
     nans: int = 0  # local rounds after which the replica was not finite
-    # of the models that it pushed in merges, and that it fetched; on a cluster, all
-    # that came over the network from the worker, and went to it
+    # received from it: the models that it pushed in merges; sent to it: those that it
+    # fetched; on a cluster, everything over the network from it, and to it
     bytes_received: int = 0
     bytes_sent: int = 0
     batch_size_over_time: list[tuple[float, float]] = field(default_factory=list)
     # (seconds, real-valued size): an entry for each change of the size
     staleness: dict[int, int] = field(default_factory=dict)
-    # number of versions of the center between fetch and merge -> how often
+    # number of versions of the center between fetch and merge -> count
 
     def __getitem__(self, name: str) -> Any:
-        """A field by its name, as of evaluations: worker["busy"]."""
+        """Return a field by its name, as in evaluations: worker["busy"]."""
         if name not in self.__dataclass_fields__:
             raise KeyError(name)
         return getattr(self, name)

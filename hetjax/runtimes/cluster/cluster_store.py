@@ -196,7 +196,7 @@ class ClusterStore(ReplicaStore):
             )
             for member in members:
                 if isinstance(member, str):
-                    self._take_back(member, local.pop(0))
+                    self._store_member(member, local.pop(0))
         merged = self._wait_for((self._nodes[node], sent))
         if node == ROOT and action.op != MergeOp.FETCH:
             self._root_payload = None

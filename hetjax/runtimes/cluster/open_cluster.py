@@ -65,7 +65,7 @@ def open_cluster(machine: ClusterMachine, strategy: Strategy, job: Job) -> Runti
             "make another one with cluster_machine(...)"
         )
     names = [w.name for w in machine.workers]
-    path = job.trace or job.usual_trace
+    path = job.trace or job.default_trace
     before = chosen_before(names, job, path)
     actors = machine.pool.actors_of(names)
     group = WorkerGroup(machine.pool.cluster, actors)

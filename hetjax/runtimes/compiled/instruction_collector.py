@@ -184,7 +184,7 @@ class InstructionCollector(StretchLauncher):
         self.synchronize()
         action = measure.action
         models = [self._member_model(m) for m in (*action.members, *action.partners)]
-        return self.evaluator.of_members(models)
+        return self.evaluator.member_metrics(models)
 
     def _member_model(self, member: int | str) -> Model:
         if isinstance(member, int):
@@ -203,7 +203,7 @@ class InstructionCollector(StretchLauncher):
         if not isinstance(batches, list) or len(batches) > MAX_EVAL_BATCHES:
             if pending:
                 self.synchronize()
-            return self.evaluator.look(self)
+            return self.evaluator.evaluate(self)
         if pending:  # launch the evaluation, too, before waiting for results
             self.launch()
         with self._job.compilations.of("evaluate"):

@@ -99,7 +99,7 @@ class SideBySidePlayer(CompiledPlayer):
             found = {"train_loss": means[i] / len(losses)} if losses else {}
             points.append({**found, **mine})
             self.failed[i] |= not math.isfinite(mine["loss"])
-            if self._job.keeps_best:
+            if self._job.tracks_best:
                 self._update_best(i, mine)
         return UnavailableMetrics(DiffersBetweenRuns())
 

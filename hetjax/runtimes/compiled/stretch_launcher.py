@@ -65,7 +65,7 @@ class StretchLauncher:
         self._job, self._device, self._source = job, device, source
         self._lanes, self._max_steps_ahead = lanes, max_steps_ahead
         self.evaluator = Evaluator(job, device)
-        self.look_at_all = self.evaluator.of_all
+        self.evaluate_whole_test = self.evaluator.evaluate_whole_test
         programs = job.programs
         merges = programs.merges_of(strategy)
         topology = strategy.policy.topology(workers)

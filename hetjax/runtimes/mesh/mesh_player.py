@@ -40,7 +40,7 @@ class MeshPlayer:
         self._job, self._supersteps, self._clock = job, supersteps, clock
         self._merges = job.programs.merges_of(strategy)
         self.evaluator = Evaluator(job, None)
-        self.look_at_all = self.evaluator.of_all
+        self.evaluate_whole_test = self.evaluator.evaluate_whole_test
         self._moved = False  # whether a merge has changed the root's model
         self._from_root: set[int] = set()  # workers that begin afterwards
 
@@ -63,7 +63,7 @@ class MeshPlayer:
             tape.StartRound: self._start,
             Arrival: lambda arrival: self._supersteps.finish(arrival.worker),
             tape.MergeReplicas: self._merge,
-            tape.EvaluateRoot: lambda e: self.evaluator.look(self),
+            tape.EvaluateRoot: lambda e: self.evaluator.evaluate(self),
             tape.Synchronize: lambda instruction: self._supersteps.synchronize(),
         }
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import jax
 
 from hetjax.data.batching import bucket_of
-from hetjax.engine.decisions import written
+from hetjax.engine.decisions import write_unplayed
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device, Placement
 from hetjax.engine.programs.metrics import mean_metrics
@@ -71,7 +71,9 @@ def dry_run(
     step = max(i.seconds(strategy.batch_size) for i in infos)
     clock = SimulatedClock(machine, seed=0)
     instants = [k * step for k in range(1, EVALUATIONS)]
-    tape = written(strategy.policy, clock, num_examples=num_examples, instants=instants)
+    tape = write_unplayed(
+        strategy.policy, clock, num_examples=num_examples, instants=instants
+    )
     try:
         for number, entry in enumerate(tape):
             if isinstance(entry, StartRound):

@@ -30,7 +30,7 @@ def open_threads(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime
     """Measure the workers, compile their programs, and return the runtime."""
     settings = StepSettings.of(strategy)
     timer = StepTimer(settings, job)
-    path = job.trace or job.usual_trace
+    path = job.trace or job.default_trace
     before = chosen_before([w.name for w in machine.workers], job, path)
     infos = machine.infos(measure_costs(machine, timer, strategy.batch_size))
     fastest = min(infos, key=lambda info: info.seconds(strategy.batch_size)).index

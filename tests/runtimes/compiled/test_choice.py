@@ -149,7 +149,7 @@ def test_bad_arguments(given, message, compares):
     ("given", "message"),
     [
         ({"compiled": True}, "compiled=True: only runs on a simulated machine"),
-        ({"data_on": "host"}, "data_on='host': it says where a simulated machine"),
+        ({"data_on": "host"}, "data_on='host': only a simulated machine"),
     ],
 )
 def test_real_workers_compile_no_runs(given, message):

@@ -124,7 +124,7 @@ FIXED = {  # attributes of the player that do not change, or that a mark makes e
         "_lanes",
         "_max_steps_ahead",
         "evaluator",
-        "look_at_all",
+        "evaluate_whole_test",
     ),
     *("_nodes", "_parts", "_max_steps", "_initial_model", "traits", "plays"),
     *("_copies_replicas", "_all_workers"),

@@ -207,7 +207,7 @@ def test_a_worker_at_work_is_no_partner_of_a_merge_that_is_not_shared():
 def test_the_model_of_the_best_evaluation():
     """What a program changes in place was not given away before."""
     runs, made = runs_of("mlp"), strategy("easgd", 6)
-    best = compiled(runs, made, keeps_best=True)
-    expected = reference(runs, made, keeps_best=True)
+    best = compiled(runs, made, tracks_best=True)
+    expected = reference(runs, made, tracks_best=True)
     models = [(h.best_params, h.params) for h in (best, expected)]
     jax.tree.map(lambda a, b: close(a, b, 1e-6), *models)

@@ -76,7 +76,7 @@ def test_other_numbers_of_processes_are_refused(tmp_path):
     results(checkpointed(tmp_path, "SIGTERM 4 0"))
     ((status, _, err),) = checkpointed(tmp_path, count=1)
     assert status == 2
-    assert "holds a run of several processes: start as many" in err[-1]
+    assert "holds a run of several processes: start the same number" in err[-1]
     for status, _, err in checkpointed(tmp_path, count=4):
         assert status == 2
         assert "the processes have none in common" in err[-1]

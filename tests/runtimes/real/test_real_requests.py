@@ -93,7 +93,7 @@ def changed(recorded, tmp_path, change):
 
 
 def test_a_file_needs_its_task_and_data(recorded):
-    with pytest.raises(ValueError, match="does not hold task and data: give both"):
+    with pytest.raises(ValueError, match="does not hold task and data: pass both"):
         hj.replay(recorded, progress=False)
 
 
@@ -309,7 +309,7 @@ def test_ctrl_c_keeps_the_advice_so_far(monkeypatch):
     [
         (
             lambda: hj.calibrate(TASK, DATA, hj.machine.preset("v100x2")),
-            "'v100x2' is a simulated one: give real devices, or local_machine()",
+            "'v100x2' is a simulated one: pass real devices, or local_machine()",
         ),
         (
             lambda: hj.calibrate(TASK, DATA, three_workers(), path="no/folder/m.json"),

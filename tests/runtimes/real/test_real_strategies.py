@@ -90,7 +90,7 @@ def test_a_real_run_is_replayed(name, session):
         assert min(kinds) >= 0
     trace = history.trace.load()
     mute = undecided(strategy(name))
-    again = session.at(trace).run(name, mute, 0, bar)
+    again = session.with_machine(trace).run(name, mute, 0, bar)
     assert digest(again.params) == trace.end["params"]
     assert_same_run(again, history)
     assert not own_threads()

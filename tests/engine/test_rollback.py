@@ -1,4 +1,4 @@
-"""The way back of a run: what is copied at a mark, and what comes back from it."""
+"""Rollback of a run: what a mark copies, and what an undo restores."""
 
 from collections import deque
 
@@ -51,7 +51,7 @@ def test_arrays_of_jax_are_kept_and_not_copied():
 
 
 @pytest.mark.parametrize("local", [False, True])
-def test_random_generators_go_on_as_they_would_have(local):
+def test_random_generators_continue_identically(local):
     class Local:  # cannot be pickled
         pass
 
