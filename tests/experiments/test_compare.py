@@ -414,7 +414,7 @@ ERRORS = {
     ),
     "levels": (
         ["--strategies=hier_sgd", "--set=hier_sgd.local_steps=(4,16,64)"],
-        "local_steps=(4, 16, 64) beside levels=None: give 2 numbers",
+        "local_steps=(4, 16, 64) with levels=None: pass 2 numbers",
     ),
     "rows": (["--data=synthetic_xmc", "--rows=0"], "rows is 0"),
     "labels of classes": (
