@@ -39,7 +39,7 @@ def session():
 def train(strategy, machine, num_evals=POINTS):
     one = copy.copy(session())
     one.machine = machine
-    one.instants = tuple(SECONDS * k / num_evals for k in range(num_evals + 1))
+    one.config = RunConfig(seconds=SECONDS, num_evals=num_evals)
     return one.run(strategy.name, strategy, SEED, ProgressBar(SECONDS, shown=False))
 
 

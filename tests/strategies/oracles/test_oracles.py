@@ -71,7 +71,7 @@ def last_merge(world):
 def train(name, problem_name, seconds):
     case, one = CASES[name], copy.copy(session(problem_name))
     one.machine = MACHINES[case.machine]()
-    one.instants = tuple(seconds * k / POINTS for k in range(POINTS + 1))
+    one.config = RunConfig(seconds=seconds, num_evals=POINTS)
     return one.run(name, strategy_of(case), SEED, ProgressBar(seconds, shown=False))
 
 
