@@ -1,4 +1,4 @@
-"""Arguments that optax optimizers need beside a gradient, and unusable optimizers.
+"""Extra arguments that optax optimizers need, and checks for unusable optimizers.
 
 `optax.GradientTransformationExtraArgs` may take the loss of the batch (`value`), or
 evaluate it at other parameters (`value_fn`, which Sophia calls `obj_fn`).
@@ -16,11 +16,11 @@ import optax
 from hetjax.checkpoint.description import enclosed_by
 from hetjax.tree import OptState, Params, PyTree
 
-_BY_EXAMPLE = "needs the gradient of every example, and there is one for the batch"
-_UNDOES = "sets the parameters from those of its own start, which would undo merges"
+_BY_EXAMPLE = "needs the gradient of every example, but only the batch's is available"
+_UNDOES = "computes the parameters from its own initial ones, which would undo merges"
 _AWAY = "moves the parameters away from the model's and back, also across a merge"
-_SLOW = "trains two sets of parameters, of which a worker has one"
-UNFIT = {  # by the names of the functions in optax that make them
+_SLOW = "trains two sets of parameters, but a worker has only one"
+UNFIT = {  # by the names of the optax functions that return them
     "cocob": _UNDOES,
     "differentially_private_aggregate": _BY_EXAMPLE,
     "dpsgd": _BY_EXAMPLE,
@@ -37,17 +37,17 @@ def update(
     grads: PyTree,
     opt: OptState,
     params: Params,
-    about: dict[str, Any],
+    extra_args: dict[str, Any],
 ) -> tuple[PyTree, OptState]:
-    """tx.update, with the arguments `about` the loss if the optimizer takes them.
+    """Call tx.update, with `extra_args` if the optimizer takes extra arguments.
 
-    `about` may have the loss as a "value" and as a function of params, "value_fn".
+    They may be the loss as a "value" and as a function of the params, "value_fn".
     """
     if not isinstance(tx, optax.GradientTransformationExtraArgs):
         return tx.update(grads, opt, params)
-    if "value_fn" in about and _takes(tx, "obj_fn"):  # which line searches refuse
-        about = {**about, "obj_fn": about["value_fn"]}
-    return tx.update(grads, opt, params, grad=grads, **about)
+    if "value_fn" in extra_args and _takes(tx, "obj_fn"):  # line searches refuse it
+        extra_args = {**extra_args, "obj_fn": extra_args["value_fn"]}
+    return tx.update(grads, opt, params, grad=grads, **extra_args)
 
 
 def check_is_optimizer(tx: Any, where: str) -> None:
@@ -70,7 +70,7 @@ def check_worker_optimizer(
     if makers.intersection(SCHEDULE_FREE) and not is_schedule_free(tx):
         raise ValueError(
             f"{where}: schedule_free is inside another transformation, where its "
-            "evaluation parameters are not found: put the others into its "
+            "evaluation parameters cannot be found: put the others into its "
             "base_optimizer"
         )
     failed = _failure(tx, OF_ONES)
@@ -108,14 +108,14 @@ def check_center_optimizer(tx: optax.GradientTransformation, where: str) -> None
 
 
 def is_schedule_free(tx: optax.GradientTransformation) -> bool:
-    """Whether this is optax.contrib.schedule_free, with nothing around it."""
+    """Whether this is optax.contrib.schedule_free, not within another one."""
     return _maker(tx.update) == "schedule_free"
 
 
-def first_update(tx: optax.GradientTransformation, **about: Any) -> PyTree:
+def first_update(tx: optax.GradientTransformation, **extra_args: Any) -> PyTree:
     """The first update for parameters of ones, with the gradient of `half_square`."""
     ones = {"w": jnp.ones(2)}
-    return update(tx, ones, tx.init(ones), ones, about)[0]
+    return update(tx, ones, tx.init(ones), ones, extra_args)[0]
 
 
 def half_square(params: Params) -> jax.Array:
@@ -127,7 +127,7 @@ OF_ONES = {"value": 1.0, "value_fn": half_square}  # for `first_update`
 
 
 def _check_fit(tx: optax.GradientTransformation, where: str) -> set[str]:
-    """The makers of an optimizer's parts; a ValueError for one that is unfit."""
+    """Return the makers of an optimizer's parts; raise a ValueError for unfit ones."""
     check_is_optimizer(tx, where)
     makers = set(map(_maker, _functions((tx.init, tx.update), set())))
     for name in sorted(makers.intersection(UNFIT)):
@@ -138,11 +138,11 @@ def _check_fit(tx: optax.GradientTransformation, where: str) -> set[str]:
 
 
 def _failure(
-    tx: optax.GradientTransformation, about: dict[str, Any]
+    tx: optax.GradientTransformation, extra_args: dict[str, Any]
 ) -> Exception | None:
-    """Why the first update fails, as it also does for masks that do not fit."""
+    """The error that the first update raises; masks that do not fit also raise one."""
     try:
-        jax.eval_shape(partial(first_update, tx, **about))
+        jax.eval_shape(partial(first_update, tx, **extra_args))
     except Exception as error:  # whatever a user's transformation raises
         return error
     return None

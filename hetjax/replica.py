@@ -33,7 +33,7 @@ class Replica(_ReplicaFields):
         opt_state: OptState = (),
         carry: dict[str, PyTree] = EMPTY,
     ) -> "Replica":
-        """A replica; without `carry`, it shares no dict with other replicas."""
+        """Create a replica; without `carry`, it has its own empty dict."""
         carry = {} if carry is EMPTY else carry
         return super().__new__(cls, params, model_state, opt_state, carry)
 
@@ -54,4 +54,4 @@ class Buffer(NamedTuple):
 
 
 Requires: TypeAlias = tuple[str | Buffer, ...]
-"""Names of known buffers and declarations of a merge's own (`hetjax.local.buffers`)."""
+"""Names of known buffers and declarations of custom ones (`hetjax.local.buffers`)."""

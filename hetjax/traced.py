@@ -1,7 +1,7 @@
 """Settings of algorithms that may be numbers, or values that JAX traces.
 
 A number may choose what is computed, such as no momentum buffer without momentum. A
-traced value is data: the buffer is there, whatever the value.
+traced value is data: the buffer exists for every value.
 """
 
 from collections.abc import Callable

@@ -67,7 +67,7 @@ def fitting(name: str, value: Any, hints: dict[str, Any]) -> Any:
     wanted = " or ".join(dict.fromkeys(map(_words, options)))
     if isinstance(value, int) and int in options:
         wanted = wanted.replace(_WORDS[int], f"{_WORDS[int]} below 2**31", 1)
-    raise ValueError(f"{name}={value!r}: give {wanted}")
+    raise ValueError(f"{name}={value!r}: pass {wanted}")
 
 
 def _options(hint: Any) -> tuple[Any, ...]:

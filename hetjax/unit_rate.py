@@ -1,7 +1,7 @@
 """A check that optimizers are built with a learning rate of 1.
 
 hetjax multiplies an optimizer's updates by the learning rate of the strategy, which may
-change at every step. An optimizer with a learning rate of its own, such as
+change at every step. An optimizer with its own learning rate, such as
 `optax.adam(1e-3)`, would silently train at a thousandth of the intended rate.
 """
 
@@ -53,7 +53,7 @@ def check_unit_rate(optimizer: optax.GradientTransformation, where: str) -> None
         built = f"was built with learning rate {rate:.6g}"
         found = f"has first updates of size {rate:.3g}" if limit == FAR else built
         raise ValueError(
-            f"{where}: the optimizer {found}; build it with learning rate 1.0 and give "
+            f"{where}: the optimizer {found}; build it with learning rate 1.0 and pass "
             "the learning rate to the strategy (learning_rate=...), which multiplies "
             "the updates by it"
         )
@@ -118,10 +118,10 @@ def _hyperparameters(values: dict[str, Any], seen: set[int]) -> Iterator[np.ndar
 
 
 def _values(rate: Any) -> Iterator[np.ndarray]:
-    """Yield the absolute values of a constant or a schedule; nothing if they are open.
+    """Yield the absolute values of a constant or a schedule; nothing if unknown.
 
-    They are open if there is no learning rate (None), or if it is a stateful schedule,
-    which may depend on more than the count.
+    They are unknown if there is no learning rate (None), or if it is a stateful
+    schedule, which may depend on more than the count.
     """
     schedule = getattr(rate, "schedule_fn", rate)  # in inject_hyperparams
     if rate is None or hasattr(schedule, "init"):

@@ -31,7 +31,7 @@ from hetjax.engine.tape import (
 )
 from hetjax.machine import Arrival, Join, Leave, Slow
 from hetjax.metric_mode import better
-from hetjax.strategies.types import OWN, Strategy
+from hetjax.strategies.types import DEFAULT_NAME, Strategy
 
 
 class RunRecords:
@@ -66,7 +66,7 @@ class RunRecords:
             task.metric,
             mode=task.mode,
             schedule_seed=int(job.schedule),
-            algorithm="" if strategy.name == OWN else strategy.name,
+            algorithm="" if strategy.name == DEFAULT_NAME else strategy.name,
             output=task.output,
             real=runtime.real,
             step_modes=runtime.step_modes,

@@ -55,7 +55,7 @@ def _check_names(requires: Requires) -> None:
     if twice:
         raise ValueError(
             f"the merge declares the buffer {twice[0]!r}, which already exists: "
-            "choose another name"
+            "use another name"
         )
 
 

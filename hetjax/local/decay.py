@@ -23,7 +23,7 @@ class DecayState(NamedTuple):
 def with_lr_decay(
     local_update: LocalUpdate, decay: float, power: float = 1.0
 ) -> LocalUpdate:
-    """The local update at eta_t = eta / (1 + t decay) ** power.
+    """The local update with the learning rate eta_t = eta / (1 + t decay) ** power.
 
     t counts the steps of this worker only; a schedule counts those of all workers.
     """

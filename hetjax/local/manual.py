@@ -21,10 +21,10 @@ def new_replica(
 ) -> Replica:
     """A replica that starts at these params, in newly allocated memory.
 
-    `requires` are the buffers of the merge (`merge.requires`). A TypeError for complex
-    parameters.
+    `requires` are the buffers of the merge (`merge.requires`). Complex parameters raise
+    a TypeError.
     """
-    jax.tree.map(tree.is_float, params)  # which refuses complex numbers
+    jax.tree.map(tree.is_float, params)  # raises for complex numbers
     params, model_state = tree.copies((params, model_state))
     buffers = empty_buffers(params, (*requires, *local_update.requires))
     return Replica(params, model_state, local_update.init(params), buffers)

@@ -17,13 +17,13 @@ def dense_update(
     opt: OptState,
     params: Params,
     learning_rate: jax.Array,
-    about: dict[str, Any],
+    extra_args: dict[str, Any],
 ) -> tuple[Params, OptState]:
     """(params, opt_state) after a step on every row: w <- w + eta update(g).
 
-    `about` has the loss, for optimizers that use it (`optimizer_needs.update`).
+    `extra_args` have the loss, for optimizers that use it (`optimizer_needs.update`).
     """
-    updates, opt = update(tx, sparse.dense(grads), opt, params, about)
+    updates, opt = update(tx, sparse.dense(grads), opt, params, extra_args)
     return jax.tree.map(
         lambda w, d: (w + learning_rate * d).astype(w.dtype), params, updates
     ), opt
@@ -35,7 +35,7 @@ def sparse_update(
     opt: OptState,
     params: Params,
     learning_rate: jax.Array,
-    about: dict[str, Any],
+    extra_args: dict[str, Any],
 ) -> tuple[Params, OptState]:
     """(params, opt_state) after a step on only the unique rows of the batch.
 
@@ -48,7 +48,7 @@ def sparse_update(
     rows = _map_gradients(lambda g: g.rows, lambda g: g, grads)
     view = jax.tree.map(_take, params, ids)
     opt_view = optax.tree_utils.tree_map_params(tx, _take, opt, ids)
-    value = {"value": about["value"]}
+    value = {"value": extra_args["value"]}
     updates, opt_view = update(tx, rows, opt_view, view, value)
     view = jax.tree.map(
         lambda w, d: (w + learning_rate * d).astype(w.dtype), view, updates

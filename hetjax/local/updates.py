@@ -78,7 +78,7 @@ def sgd(
     """
     if nesterov and not is_given(momentum):
         raise ValueError(
-            "nesterov=True looks ahead along the momentum: pass momentum, too"
+            "nesterov=True looks ahead along the momentum: pass momentum as well"
         )
     if not is_given(momentum) and not is_given(weight_decay):
         return _plain_sgd()
@@ -121,19 +121,19 @@ def from_optax(
     """A step of any optax optimizer built with learning rate 1: w <- w + eta update(g).
 
     eta is the strategy's learning rate. An optimizer built with a learning rate other
-    than 1 is a ValueError, since it would train at the product of both; with `own_rate`
-    it is not, and the strategy's learning rate is a factor. A row weight
-    under a sparse input is updated whole, as in optax. With `sparse_updates`, only the
-    rows that the batch touches are updated, in the weight and in every optimizer state
-    of its shape; the other rows stay (their momentum does not decay meanwhile, but step
-    counters advance for all rows).
+    than 1 raises a ValueError, since it would train at the product of both; with
+    `own_rate` that is allowed. A row weight with a sparse input is updated as a whole,
+    as in optax. With `sparse_updates`, only the rows that the batch touches are
+    updated, in the weight and in every optimizer state of its shape; the other rows
+    stay (their momentum does not decay meanwhile, but step counters advance for all
+    rows).
 
     An optimizer that takes extra arguments gets the batch's mean loss as `value`, its
     gradient as `grad`, and the loss as a function of the parameters as `value_fn` and
     `obj_fn`: reduce_on_plateau, polyak_sgd, lbfgs. optax.contrib.schedule_free keeps
     its evaluation parameters x in the replica, so that they are merged, evaluated and
-    saved; eta scales the moves of z. Other requirements raise a ValueError that names
-    them.
+    checkpointed; eta scales the moves of z. Other requirements raise a ValueError that
+    names them.
     """
     check_worker_optimizer(tx, "from_optax(tx)", sparse_updates=sparse_updates)
     if not own_rate:
@@ -150,9 +150,9 @@ def _of_optax(tx: optax.GradientTransformation, sparse_updates: bool) -> LocalUp
         replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
     ) -> tuple[Replica, jax.Array]:
         losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
-        about = _about_loss(losses, replica, batch, grad_fn)
+        extra_args = _loss_args(losses, replica, batch, grad_fn)
         params, opt = update(
-            tx, grads, replica.opt_state, replica.params, learning_rate, about
+            tx, grads, replica.opt_state, replica.params, learning_rate, extra_args
         )
         new = replica._replace(params=params, opt_state=opt, model_state=state)
         return new, losses
@@ -163,13 +163,13 @@ def _of_optax(tx: optax.GradientTransformation, sparse_updates: bool) -> LocalUp
 _from_optax = memoized(_of_optax)
 
 
-def _about_loss(
+def _loss_args(
     losses: jax.Array, replica: Replica, batch: Any, grad_fn: Callable
 ) -> dict[str, Any]:
-    """The mean loss of the batch, as a value and as a function of the parameters."""
+    """The batch's mean loss as extra arguments: as a value and as a function."""
 
     def mean(losses: jax.Array) -> jax.Array:
-        if not hasattr(batch, "weight"):  # a batch of a user's own
+        if not hasattr(batch, "weight"):  # a custom batch
             return jnp.mean(losses)
         return jnp.sum(losses * batch.weight) / batch.count
 
@@ -201,8 +201,8 @@ def _schedule_free_step(
     )
     at_y = replica._replace(params=y)
     losses, state, grads = grad_fn(y, replica.model_state, batch)
-    about = _about_loss(losses, at_y, batch, grad_fn)
-    _, new = optimizer_needs.update(tx, sparse.dense(grads), old, y, about)
+    extra_args = _loss_args(losses, at_y, batch, grad_fn)
+    _, new = optimizer_needs.update(tx, sparse.dense(grads), old, y, extra_args)
     total = new.weight_sum
     c = jnp.where(total > 0, (total - old.weight_sum) / total, 0.0)
     z = jax.tree.map(

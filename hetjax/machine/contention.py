@@ -17,7 +17,7 @@ from hetjax.machine.profile import Profile
 
 @dataclass
 class _RemainingRound:
-    """The rest of a local round, which computes and then may rest."""
+    """The remaining part of a local round, which computes and then may rest."""
 
     computing: float  # [s] of computing left, if it computed alone
     weight: float  # how much its computing slows down the other workers
@@ -32,7 +32,7 @@ class _RemainingRound:
 
 
 class Contention(Checkpointable):
-    """The computing workers, and what is left of their rounds.
+    """The computing workers, and the remaining parts of their rounds.
 
     While other workers j compute, a worker takes c(u) times as long:
 

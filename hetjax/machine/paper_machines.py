@@ -35,7 +35,7 @@ TITAN_X_RATE, TITAN_X_SYNC_RATE, RESNET32_BATCH = 18_500 / 8, 15_500 / 8, 64
 # of a step with one learner; TensorFlow's utilization of a GPU at this batch is 68 %
 RESNET32_FIXED = 0.32
 # Throughput of a GPU with 1, 2, ... learners: 1.4 with 4 on one GPU (Figure 12); the
-# points between are ours
+# points between are assumed
 RESNET32_CURVE = (1.0, 1.12, 1.25, 1.4)
 # "~220 ms" for a step of ResNet-50, which we read as that of its best setting: batches
 # of 16, two learners per GPU (each of which takes twice as long as alone)

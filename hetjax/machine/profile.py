@@ -30,7 +30,7 @@ class Cost:
         check_at_least_zero("per_round", self.per_round)
         if self.fixed + self.per_example + self.per_nonzero == 0:
             raise ValueError(
-                "a Cost of zeros only would stop the clock; "
+                "a Cost of zeros would stop the clock: "
                 "set fixed or per_example to a small positive value"
             )
 
@@ -54,7 +54,7 @@ class Drift:
         check_at_least_zero("amplitude", self.amplitude)
         if self.amplitude >= 1:
             raise ValueError(
-                f"amplitude must be below 1, is {self.amplitude}: "
+                f"amplitude must be below 1, got {self.amplitude}: "
                 "steps would take no time, or less"
             )
         check_positive("period", self.period)
@@ -89,17 +89,19 @@ class Profile:
         for name, kind in {"name": str, "kind": str, "cost": Cost}.items():
             value = getattr(self, name)
             if not isinstance(value, kind):
-                raise ValueError(f"{name} must be a {kind.__name__}, is {value!r}")
+                raise ValueError(f"{name} must be a {kind.__name__}, got {value!r}")
         check_positive("factor", self.factor)
         check_positive("duty", self.duty)
         if self.duty > 1:
-            raise ValueError(f"duty is a share of a step, at most 1, is {self.duty}")
+            raise ValueError(
+                f"duty must be a share of a step, at most 1, got {self.duty}"
+            )
         check_at_least_zero("per_byte", self.per_byte)
         check_at_least_zero("latency", self.latency)
         _check_finite("contention", self.contention)
         if self.contention < 1:
             raise ValueError(
-                f"contention must be at least 1, is {self.contention}: a worker is "
+                f"contention must be at least 1, got {self.contention}: a worker is "
                 "not faster while other workers compute"
             )
         _check_place(self.place)
@@ -107,7 +109,7 @@ class Profile:
             check_positive("curve", throughput)
         if self.curve and self.curve[0] != 1:
             raise ValueError(
-                f"curve must begin with 1, is {self.curve}: throughputs are relative "
+                f"curve must begin with 1, got {self.curve}: throughputs are relative "
                 "to that of one worker"
             )
 
@@ -173,26 +175,26 @@ class Link:
 def check_seed(seed: Any) -> None:
     """Raise a ValueError unless `seed` is a whole number of at least 0."""
     if not isinstance(seed, numbers.Integral) or int(seed) < 0:
-        raise ValueError(f"seed must be a whole number of at least 0, is {seed!r}")
+        raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
 
 
 def _check_finite(name: str, value: Any) -> None:
     if not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, is {value!r}")
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
 
 
 def check_at_least_zero(name: str, value: Any) -> None:
     """Raise a ValueError unless `value` is a finite number of at least 0."""
     _check_finite(name, value)
     if value < 0:
-        raise ValueError(f"{name} must be at least 0, is {value!r}")
+        raise ValueError(f"{name} must be at least 0, got {value!r}")
 
 
 def check_positive(name: str, value: Any) -> None:
     """Raise a ValueError unless `value` is a finite number above 0."""
     _check_finite(name, value)
     if value <= 0:
-        raise ValueError(f"{name} must be above 0, is {value!r}")
+        raise ValueError(f"{name} must be above 0, got {value!r}")
 
 
 def _check_place(place: Any) -> None:
@@ -200,5 +202,5 @@ def _check_place(place: Any) -> None:
     names = place if isinstance(place, tuple) else (None,)
     if not all(isinstance(name, str) and name and "/" not in name for name in names):
         raise ValueError(
-            f"place must be a tuple of non-empty names without '/', is {place!r}"
+            f"place must be a tuple of non-empty names without '/', got {place!r}"
         )

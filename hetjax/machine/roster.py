@@ -11,7 +11,7 @@ from hetjax.machine.types import Arrival, Event, Join, Leave, WorkerInfo
 
 
 class Roster(NamedTuple):
-    """Three sets of worker numbers, and how each event changes them.
+    """Three sets of worker numbers, and their changes by each event.
 
                           active    working    lost
         dispatched                  + k

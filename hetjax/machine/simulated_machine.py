@@ -57,7 +57,7 @@ class Machine:
         check_at_least_zero("noise", self.noise)
         if self.noise > MAX_NOISE:
             raise ValueError(
-                f"noise must be at most {MAX_NOISE:g}, is {self.noise!r}: steps are "
+                f"noise must be at most {MAX_NOISE:g}, got {self.noise!r}: steps are "
                 "lognormal with mean one, and with more noise nearly all take no time"
             )
         check_seed(self.seed)

@@ -105,7 +105,7 @@ class MergeAction(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """A worker reports that it computed `local_round` from `start` to `finish`."""
+    """A worker has computed `local_round`, from `start` to `finish`."""
 
     worker: int
     local_round: LocalRound
@@ -191,7 +191,7 @@ def per_worker(name: str, value: float | Sequence[float], n: int) -> tuple[float
     values = tuple(value) if isinstance(value, Iterable) else (value,) * n
     if len(values) != n:
         raise ValueError(
-            f"{name} has {len(values)} entries for {n} workers: give one number for "
+            f"{name} has {len(values)} entries for {n} workers: pass one number for "
             "all, or one for each"
         )
     if not all(isinstance(v, Real) and 0 < v < math.inf for v in values):  # no NaN

@@ -6,8 +6,8 @@ formulas      the functions that merges consist of, on any pytrees: `weighted_me
               `normalized_weights`, `sma_correction`, `elastic_move`, ...
 custom        `Merge` and `masked` on tuples of replicas; `group_merge` on a `Group`
 
-A `hetjax.Replica` is a worker's params, model state, optimizer state and buffers, which
-`m.requires` lists. Both `local.new_replica` and `local.step_fn` take `requires`.
+A `hetjax.Replica` holds a worker's params, model state and optimizer state, and the
+buffers in `m.requires`. Both `local.new_replica` and `local.step_fn` take `requires`.
 
 >>> import hetjax as hj
 >>> m, params = hj.merge.sma(), {"w": 1.0}

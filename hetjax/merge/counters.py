@@ -135,7 +135,7 @@ def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
 def _largest(
     group: Group, place: int, here: jax.Array, stats: WorkerStats
 ) -> jax.Array:
-    """The largest of the present members' counters at a place; `here` if none is.
+    """The largest counter of the present members at a place; `here` without any.
 
     The node's own counter, `here`, also counts unless all workers of the run are
     present.

@@ -93,7 +93,7 @@ def fed_nova(
     check_not_negative("fed_nova", proximal=proximal)
     if is_given(momentum) and is_given(proximal):
         raise ValueError(
-            "fed_nova: give momentum or proximal; both together have no published form"
+            "fed_nova: pass momentum or proximal; both together have no published form"
         )
 
     def init(params: Params, model_state: ModelState = ()) -> FederatedState:

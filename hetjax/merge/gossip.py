@@ -1,4 +1,4 @@
-"""Gossip: a worker and its partners average their models without a server's."""
+"""Gossip: a worker and its partners average their models, without a server."""
 
 from collections.abc import Sequence
 

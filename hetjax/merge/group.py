@@ -15,7 +15,7 @@ from hetjax import tree
 from hetjax.merge.merge_checks import check_alike
 from hetjax.tree import PyTree
 
-SMALL = 2**14  # numbers of a leaf that is summed along an axis together with others
+SMALL = 2**14  # elements; leaves up to this size are summed in one collective
 
 
 @flax.struct.dataclass
@@ -28,15 +28,15 @@ class Group:
 
     A merge written with these runs on a tuple of trees (`axis=None`: plain Python loops
     over the members) and, inside `jax.shard_map`, along a mesh axis. There, `members`
-    are those of this device, with equally many on each device; the members of the first
-    device come first; `total` ends in a `psum` and `values` in an `all_gather`. Weights
-    and other arrays with one entry per member always have all n entries.
+    are those of this device, with the same number on each device; the members of the
+    first device come first; `total` ends in a `psum` and `values` in an `all_gather`.
+    Weights and other arrays with one entry per member always have all n entries.
 
-    Along an axis that is divided into `parts` (tuples of device indices), several
-    groups merge at the same time, each with its own totals. Entries still stand for all
-    n members along the axis: those of other parts have weight zero. Where devices hold
-    copies of the same member, `holds` are the numbers of the members that they hold,
-    one each; a copy is treated as its member is, and counts once.
+    Along an axis that is divided into `axis_groups` (tuples of device indices), several
+    groups merge at the same time, each with its own totals. Arrays still have entries
+    for all n members along the axis: those of other groups have weight zero. Where
+    devices hold copies of the same member, `replicated_over` is the index of the member
+    on each device; a copy is treated like its member, and counts once.
 
     Inside one program, n members may also be `stacked=n`: `members` is then a single
     tree with leaves [n, ...], `each` and `values` are a `vmap`, and `total` a product.
@@ -181,9 +181,9 @@ def _weighted(stack: PyTree, weights: jax.Array) -> PyTree:
 
 
 def _summed(trees: PyTree, psum: Callable) -> PyTree:
-    """Sum all floating leaves along the axis; small ones side by side, at once.
+    """Sum all floating leaves along the axis; small ones together in one collective.
 
-    A collective takes devices, and more so processes, a while to agree on.
+    Every collective has a latency, above all between processes.
     """
     leaves, structure = jax.tree.flatten(trees)
     floats = [i for i, x in enumerate(leaves) if tree.is_float(x)]

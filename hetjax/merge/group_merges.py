@@ -73,16 +73,16 @@ def over_axis(
 ) -> Merge:
     """The merge of the replicas along a mesh axis, for use inside `jax.shard_map`.
 
-    Its `apply` takes a tuple of this device's replicas, equally many on every device,
-    and returns them merged. The state and the statistics (of all members, in the order
-    of the devices) are the same on all devices. A merge that is written for a `Group`
-    needs one `psum`; any other merge runs on all replicas, gathered on every device,
-    which takes n times the memory. `shard_map` needs `check_vma=False`.
+    Its `apply` takes a tuple of this device's replicas, the same number on every
+    device, and returns them merged. The state and the statistics (of all members, in
+    the order of the devices) are the same on all devices. A merge that is written for a
+    `Group` needs one `psum`; any other merge runs on all replicas, gathered on every
+    device, which takes n times the memory. `shard_map` needs `check_vma=False`.
 
-    `parts` divide the devices among several nodes that merge at the same time, and with
-    `holds` several devices hold copies of one member (see `Group`). The state and the
-    statistics are then the same on the devices of a part, and members of other parts
-    are absent from the statistics.
+    `axis_groups` divide the devices among several nodes that merge at the same time,
+    and with `replicated_over` several devices hold copies of one member (see `Group`).
+    The state and the statistics are then the same on the devices of a group, and
+    members of other groups are absent from the statistics.
     """
 
     takes_groups = MergeProperty.TAKES_GROUPS in merge.properties
@@ -99,7 +99,7 @@ def over_axis(
         if group.size != n:
             raise ValueError(
                 f"over_axis: {group.size} replicas along {axis!r}, statistics of {n}: "
-                "give every device the statistics of all members"
+                "pass the statistics of all members on every device"
             )
         if takes_groups:
             return merge.apply(state, group, stats, op)

@@ -20,7 +20,7 @@ from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.tree import MergeState, PyTree
 
-MOST = 32  # members: one branch is compiled for each number of present members
+MOST = 32  # members; a branch is compiled for each number of present members
 
 
 def masked(merge: Merge) -> Merge:

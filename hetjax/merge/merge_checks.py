@@ -22,7 +22,7 @@ class WrongPart(ValueError):
 
 
 def concrete(value: Any) -> np.ndarray | None:
-    """The numbers as a float64 array; None if any of them is traced or elsewhere."""
+    """The numbers as a float64 array; None if any is traced or not addressable."""
     for x in jax.tree.leaves(value):
         if isinstance(x, Tracer):
             return None
@@ -62,7 +62,7 @@ def _check(
         except (TypeError, ValueError, OverflowError):  # a string, a tree, 10**400
             right = False
         if not right:
-            raise ValueError(f"{prefix}{name}={value}: give a number {wanted}")
+            raise ValueError(f"{prefix}{name}={value}: pass a number {wanted}")
 
 
 def check_steps(where: str, local_steps: Any, present: Any = True) -> None:
@@ -72,7 +72,7 @@ def check_steps(where: str, local_steps: Any, present: Any = True) -> None:
         return
     if np.any((here != 0) & ~((steps >= 0) & np.isfinite(steps))):
         raise ValueError(
-            f"{where}: local_steps={local_steps}: give finite numbers of at least 0"
+            f"{where}: local_steps={local_steps}: pass finite numbers of at least 0"
         )
 
 
@@ -82,7 +82,7 @@ def check_op(name: str, op: MergeOp, ops: MergeOp) -> None:
     if missing:
         raise ValueError(
             f"{name}: the merge has no operation {missing.name}; it has {ops.name}: "
-            "take a merge or a policy that fits (Merge(..., ops=...) declares them)"
+            "use a merge or a policy that fits (Merge(..., ops=...) declares them)"
         )
 
 
@@ -91,7 +91,7 @@ def check_count(name: str, replicas: int, stats: Any) -> None:
     n = jnp.shape(stats.local_steps)[0]
     if replicas != n:
         raise ValueError(
-            f"{name}: {replicas} replicas, statistics of {n}: give one entry of each "
+            f"{name}: {replicas} replicas, statistics of {n}: pass one entry of each "
             "for every replica"
         )
 
@@ -102,7 +102,7 @@ def check_buffers(name: str, replicas: Sequence[Any], requires: Requires) -> Non
     for i, replica in enumerate(replicas):
         if not isinstance(replica, Replica):
             raise ValueError(
-                f"{name}: replica {i} is of type {type(replica).__name__}: give a "
+                f"{name}: replica {i} is of type {type(replica).__name__}: pass a "
                 "sequence of hj.Replica: wrap each worker's parameters as "
                 "hj.Replica(params), or use hj.local.new_replica"
             )
@@ -118,11 +118,11 @@ def check_buffers(name: str, replicas: Sequence[Any], requires: Requires) -> Non
 def per_member(where: str, values: Any, n: int) -> jax.Array:
     """[n] one number for each of n trees; a single number is repeated."""
     if n == 0:
-        raise ValueError(f"{where}: there are no trees: give at least one")
+        raise ValueError(f"{where}: there are no trees: pass at least one")
     values = jnp.asarray(values, jnp.float32)
     if values.shape not in ((), (n,)):
         raise ValueError(
-            f"{where}: {n} trees, numbers of shape {values.shape}: give one for every "
+            f"{where}: {n} trees, numbers of shape {values.shape}: pass one for every "
             "tree, or one for all"
         )
     return jnp.broadcast_to(values, (n,))
@@ -131,7 +131,7 @@ def per_member(where: str, values: Any, n: int) -> jax.Array:
 def check_alike(trees: Sequence[PyTree]) -> None:
     """Raises a ValueError unless trees are of one structure and leaves of one shape."""
     if not trees:
-        raise ValueError("there are no trees: give at least one")
+        raise ValueError("there are no trees: pass at least one")
     shapes = _shapes(trees[0])
     for i, tree in enumerate(trees[1:], 1):
         check_structure("tree 0", trees[0], f"tree {i}", tree)
@@ -140,7 +140,7 @@ def check_alike(trees: Sequence[PyTree]) -> None:
             if shape != other:
                 raise ValueError(
                     f"the leaf {path!r} has shape {shape} in tree 0 and {other} in "
-                    f"tree {i}: give trees of one structure"
+                    f"tree {i}: pass trees of one structure"
                 )
 
 
@@ -153,7 +153,7 @@ def check_structure(name: str, tree: PyTree, other_name: str, other: PyTree) -> 
     only += [f"the leaf {p!r} only in {other_name}" for p in others if p not in paths]
     where = only[0] if only else "equal leaves in containers of other types"
     raise ValueError(
-        f"{name} and {other_name} differ in structure: {where}: give trees of one "
+        f"{name} and {other_name} differ in structure: {where}: pass trees of one "
         "structure"
     )
 

@@ -49,7 +49,7 @@ def exchange_of(
     stats: Any,
     local: Sequence[bool],
 ) -> Exchange:
-    """Find what is sent for `apply(state, replicas, stats)`; compile nothing yet.
+    """Find the leaves to send for `apply(state, replicas, stats)`, without compiling.
 
     The arguments are arrays, or their shapes. `local` members, such as the nodes of a
     tree, are on the driver: nothing of them is sent.
@@ -128,7 +128,7 @@ def _regrouped(trees: Sequence[Sequence[Any]], flat: Sequence[Any]) -> list[list
 def _filled(
     leaves: Sequence[Any], numbers: Sequence[int], given: Sequence[Any]
 ) -> list[Any]:
-    """The leaves, of which those of these indices are given; the others are zeros."""
+    """All leaves: those with these indices have the given values, the others zeros."""
     known = dict(zip(numbers, given, strict=True))
     return [
         known[i] if i in known else jnp.zeros(leaf.shape, leaf.dtype)
@@ -140,7 +140,7 @@ class _Values:
     """Keys for the values of a jaxpr: equal keys mean equal values."""
 
     def __init__(self, jaxpr: Any):
-        """Make a value's key of its primitive, parameters and operands."""
+        """Build each value's key from its primitive, parameters and operands."""
         self._keys: dict[Any, Hashable] = {
             v: ("input", i) for i, v in enumerate([*jaxpr.constvars, *jaxpr.invars])
         }

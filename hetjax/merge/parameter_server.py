@@ -50,7 +50,7 @@ def server_state(params: Params, model_state: ModelState = ()) -> ServerState:
 
 
 def easgd(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
-    """The elastic move of asynchronous EASGD; the worker's part follows its next step.
+    """The elastic move of asynchronous EASGD; the worker moves after its next step.
 
         d = alpha (x - x~);   x~ <- x~ + d;   x <- x - eta g(x) - d
 
@@ -146,7 +146,7 @@ def downpour(
         center, memory = optimizer_step(tx, state.center, state.memory, g, gamma)
         statistics = mean_statistics(state, group, ones / stats.num_workers)
         new = ServerState(center, statistics, memory)
-        pushes = jnp.any(stats.present)  # a push without members is no server step
+        pushes = jnp.any(stats.present)  # without members there is no server step
         return jax.tree.map(lambda n, o: jnp.where(pushes, n, o), new, state)
 
     return group_merge(
@@ -166,7 +166,7 @@ class MasterMemory(NamedTuple):
 
 
 def magma_async(*, momentum: float = 0.99) -> Merge:
-    """A master that keeps stepping on the shared gradient g.
+    """A master that steps continually on the shared gradient g.
 
     Its n steps since the last merge (`server_steps`) are done at once:
 

@@ -47,7 +47,7 @@ def sma(
     statistics: str = "mean",
     reset_momentum: bool = True,
 ) -> Merge:
-    """Replicas and their central average pull each other; the average has momentum.
+    """Replicas and their central average attract each other; the average has momentum.
 
         c_j = alpha (w_j - z)                w_j before its last step
         w_j <- w_j - gamma g_j - c_j         the step was done by the local update

@@ -15,8 +15,8 @@ class WorkerStats(NamedTuple):
     """The members' work since they last took part in a merge: arrays [n], or [].
 
     A member without local steps is absent: it does not affect the merge. Partners come
-    last and have no local steps. A node's numbers count all workers below it. `stats`
-    builds a `WorkerStats` with defaults.
+    last and have no local steps. A node's statistics cover all workers below it.
+    `stats` builds a `WorkerStats` with defaults.
     """
 
     worker: jax.Array  # int32, index of the worker; -1 for a node
@@ -35,7 +35,7 @@ class WorkerStats(NamedTuple):
     def unpacked(cls, table: jax.Array) -> "WorkerStats":
         """The statistics in a float32 table [fields, n], one device transfer.
 
-        A number of the whole group is repeated in every column.
+        A scalar of the whole group is repeated in every column.
         """
         rows = dict(zip(cls._fields, table, strict=True))
         for name in ("server_steps", "num_workers"):

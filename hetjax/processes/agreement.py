@@ -1,4 +1,4 @@
-"""Agreement: what the processes of a run exchange on the host.
+"""Agreement between the processes of a run, which exchange values on the host.
 
 A run on a mesh may have several processes, each with its own devices. All run the same
 script; `hetjax.processes.lifecycle.initialize` joins them, once, before JAX is used.
@@ -31,7 +31,7 @@ class ProcessDied(RuntimeError):
 
 
 class NoAnswer(TimeoutError):
-    """A process of the run did not come in time."""
+    """A process of the run did not join an exchange in time."""
 
 
 def is_first() -> bool:
@@ -85,7 +85,7 @@ class Processes:
     ) -> list[Any]:
         """Return the values of all processes, in their order, as JSON returns them.
 
-        A NoAnswer names a process that does not come within `timeout` [s], a
+        A NoAnswer names a process that does not answer within `timeout` [s], a
         ProcessDied one that is dead. `patient`: wait for a process while it is alive.
         """
         if self._client is None:

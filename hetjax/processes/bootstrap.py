@@ -1,4 +1,4 @@
-"""How a process joins its run, as the environment says.
+"""Joining a run: a process reads its place from the environment.
 
 The variables are JAX_COORDINATOR_ADDRESS (host:port, where process 0 listens),
 JAX_NUM_PROCESSES and JAX_PROCESS_ID. `experiments/launch.py` sets them. JAX itself

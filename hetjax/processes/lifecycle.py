@@ -1,4 +1,4 @@
-"""How a process joins its run, and how it ends so that the others learn why."""
+"""Joining and leaving a run: a process that ends announces the reason to the others."""
 
 import atexit
 import functools
@@ -29,7 +29,7 @@ def initialize(timeout: float = 120, heartbeat: float = 30) -> Processes:
     """Join the other processes of this run, if the environment states any.
 
     Call this before anything else uses JAX; see `hetjax.processes.bootstrap` for the
-    variables. All processes must come within `timeout` seconds [s]. A process without a
+    variables. All processes must join within `timeout` seconds [s]. A process without a
     sign of life for `heartbeat` seconds [s] counts as dead, and all others end with a
     line that names it. An uncaught exception ends this process at once, and is
     announced to the others.

@@ -1,7 +1,7 @@
-"""Liveness checks: every process of a run answers its peers on a port of its own.
+"""Liveness checks: every process of a run answers its peers on its own port.
 
 When a collective fails, or JAX's runtime gives up, neither says which process is the
-reason. So every process has a thread that answers on a port. A process that refuses the
+cause. So every process has a thread that answers on a port. A process that refuses the
 connection is dead; one that accepts it but does not answer hangs. Before a process
 ends, it announces the reason to the others, so that all print the same one, and none
 blames a process that ended because of it. There is no traffic until something is wrong,

@@ -1,4 +1,4 @@
-"""Samplers: which examples each worker gets (host world, no JAX)."""
+"""Samplers, which choose the examples of every worker (host world, no JAX)."""
 
 from hetjax.sampling.biased import POOL_FORMULAS, biased
 from hetjax.sampling.sharded import sharded

@@ -9,7 +9,7 @@ from hetjax.machine.types import WorkerInfo, per_worker
 from hetjax.sampling.types import Sampler
 
 Workers = tuple[WorkerInfo, ...]
-_STREAM = 20_011  # keeps these draws apart from other uses of a seed
+_STREAM = 20_011  # separates these draws from other uses of a seed
 
 # the slow workers together draw N times this number per pass over N examples; tau are
 # the workers' local steps
@@ -39,7 +39,7 @@ def biased(
     unified: bool = False,
     pool_formula: str = "steps",
 ) -> Sampler:
-    """Draws the examples with the highest losses in a random pool for slow workers.
+    """Draws examples for slow workers by their losses: the highest in a random pool.
 
     The slow workers S are those with fewer `local_steps` (tau) than the fastest. When a
     slow worker's queue is empty, a pool of d n_S examples (d is `pool_factor`) is drawn
@@ -53,22 +53,24 @@ def biased(
         n_S = N |S| / m * tau_s / tau_f       per pass         (`pool_formula="steps"`)
 
     or N |S| tau_s / sum tau ("work"), or N tau_s / tau_f ("ratio"). A pool of N or more
-    (for the other two formulas, of more than N) is an error; the paper's table says N/A
-    there. By default d is 2, or less if such a pool would be too large. Source: Biased
-    Local SGD, Algorithm 1; docs/algorithms E.2, E.3, E.5.
+    (for the other two formulas, of more than N) is an error, as in the N/A cells of the
+    paper's table. By default d is 2, or less if such a pool would be too large. Source:
+    Biased Local SGD, Algorithm 1; docs/algorithms E.2, E.3, E.5.
     """
     if pool_formula not in POOL_FORMULAS:
         known = ", ".join(POOL_FORMULAS)
         raise ValueError(f"pool_formula={pool_formula!r}: choose one of {known}")
     if pool_factor is not None and not 1 <= pool_factor < float("inf"):
         raise ValueError(
-            f"pool_factor={pool_factor}: give a number of at least 1, or None"
+            f"pool_factor={pool_factor}: pass a number of at least 1, or None"
         )
 
     def init(workers: Workers, num_examples: int, seed: int) -> BiasedState:
         m = len(workers)
         if num_examples < m:  # a draw would never end
-            raise ValueError(f"biased: {num_examples} examples for {m} workers")
+            raise ValueError(
+                f"biased: {num_examples} examples for {m} workers: each needs one"
+            )
         tau = [int(s) for s in per_worker("local_steps", local_steps(workers), m)]
         slow = [i for i in range(m) if tau[i] < max(tau)]
         total = num_examples * POOL_FORMULAS[pool_formula](tau, slow)
@@ -80,7 +82,7 @@ def biased(
             raise ValueError(
                 f"pool_factor={pool_factor:g}: the slow workers draw {total:.0f} "
                 f"examples per pass from a pool of {pool_factor * total:.0f}, which is "
-                f"not below the {num_examples} in the data; give a smaller "
+                f"not below the {num_examples} in the data; pass a smaller "
                 "pool_factor, or fewer steps to slow workers"
             )
         steps = sum(tau[i] for i in slow) or 1
@@ -148,7 +150,7 @@ def _refill(state: BiasedState, worker: int, unified: bool) -> BiasedState:
 
 
 def _split(rows: np.ndarray, counts: list[tuple[int, int]]) -> dict[int, np.ndarray]:
-    """The given number of rows for each worker, in order; equal parts if too few."""
+    """Split rows in order by the workers' counts, or equally if there are too few."""
     if not counts:
         return {}
     ends = np.cumsum([count for _, count in counts])

@@ -29,7 +29,10 @@ def by_weight(weights: Sequence[float] | np.ndarray) -> Sampler:
     ) -> ByWeightState:
         del workers
         if num_examples != len(weights) or num_examples < 2:
-            raise ValueError(f"{len(weights)} weights for {num_examples} examples")
+            raise ValueError(
+                f"by_weight: {len(weights)} weights for {num_examples} examples: pass "
+                "one weight per example"
+            )
         return ByWeightState(seed, 0)
 
     def draw(

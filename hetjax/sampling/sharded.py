@@ -36,14 +36,16 @@ def sharded(partition: Partition | Sequence[np.ndarray]) -> Sampler:
         given = partition(n, seed) if callable(partition) else partition
         shards = tuple(np.asarray(rows, np.int64) for rows in given)
         if len(shards) != n:
-            raise ValueError(f"sharded: {len(shards)} shards for {n} workers")
+            raise ValueError(
+                f"sharded: {len(shards)} shards for {n} workers: pass one per worker"
+            )
         for worker, rows in enumerate(shards):
             if not len(rows):
                 raise ValueError(f"sharded: worker {worker} has no rows")
             if rows.min() < 0 or rows.max() >= num_examples:
                 raise ValueError(
                     f"sharded: worker {worker} has rows outside the {num_examples} "
-                    "examples to train on (a merge that measures accuracy holds some "
+                    "training examples (a merge that measures accuracy holds some "
                     "examples out)"
                 )
         # a separate random stream for each worker: (seed, worker) as one number

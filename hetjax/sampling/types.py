@@ -17,7 +17,7 @@ class Sampler(NamedTuple):
     share(state) -> [workers] shares of the data; None if all workers draw from all data
     rows(state, worker) -> all rows that a worker will ever draw; None if any row may be
     for_workers(state, workers) -> the state of a run that continues with other workers;
-        None if sampling has to begin again for them
+        None if sampling has to start again for them
     """
 
     init: Callable[[tuple[WorkerInfo, ...], int, int], Any]

@@ -1,4 +1,4 @@
-"""Policies: which workers merge now, and their next rounds (host world, no JAX)."""
+"""Policies, which decide when workers merge and what they do next (host, no JAX)."""
 
 from hetjax.machine.types import (
     PUSH_FETCH,

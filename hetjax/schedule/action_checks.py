@@ -1,4 +1,4 @@
-"""Checked calls of a policy's init and react: the policy may be a user's."""
+"""Checked calls of a policy's init and react, since the policy may be custom."""
 
 import math
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ class WrongActions(ValueError):
 def begin(
     policy: Policy, workers: tuple[WorkerInfo, ...], num_examples: int
 ) -> tuple[Any, Actions]:
-    """`policy.init`; a WrongActions if it returns anything but a state and Actions."""
+    """Call `policy.init`; raise WrongActions unless it returns a state and Actions."""
     return _checked(policy, "init", policy.init(workers, num_examples))
 
 
 def react(policy: Policy, state: Any, event: Event) -> tuple[Any, Actions]:
-    """`policy.react`; a WrongActions if it returns anything but a state and Actions."""
+    """Call `policy.react`; raise WrongActions unless it returns a state and Actions."""
     return _checked(policy, "react", policy.react(state, event))
 
 
@@ -38,7 +38,7 @@ def _checked(policy: Policy, function: str, result: Any) -> tuple[Any, Actions]:
             continue
         if not isinstance(values, Iterable):
             found = f"{function} returned Actions({name}={values!r})"
-            raise _wrong(policy, f"{found}: give a tuple")
+            raise _wrong(policy, f"{found}: use a tuple")
         # a generator is read only once
         actions = actions._replace(**{name: tuple(values)})
     for given in actions.dispatch:
@@ -46,14 +46,14 @@ def _checked(policy: Policy, function: str, result: Any) -> tuple[Any, Actions]:
         if not right or not _is_round(given[1]):
             raise _wrong(
                 policy,
-                f"{function} dispatches {_shown(given)}: give pairs (worker, "
+                f"{function} dispatches {_shown(given)}: use pairs (worker, "
                 "LocalRound(local_steps, batch_size)) with a whole number of steps "
                 "and a finite batch size above 0",
             )
     for given in actions.merges:
         if not isinstance(given, MergeAction):
             found = f"{function} merges {_shown(given)}"
-            raise _wrong(policy, f"{found}: give MergeAction(members)")
+            raise _wrong(policy, f"{found}: use MergeAction(members)")
     return state, actions
 
 
@@ -61,9 +61,9 @@ def _is_round(value: Any) -> bool:
     if not isinstance(value, LocalRound):
         return False
     given: tuple[Any, Any] = value.local_steps, value.batch_size
-    if type(given[0]) is int and type(given[1]) is float:  # asked at every dispatch
+    if type(given[0]) is int and type(given[1]) is float:  # the usual case
         return given[0] >= 0 and 0 < given[1] < math.inf
-    # scalars of NumPy and JAX, too
+    # scalars of NumPy and JAX are accepted as well
     steps, size = (x.item() if getattr(x, "ndim", None) == 0 else x for x in given)
     whole = isinstance(steps, Integral) and steps >= 0  # pyright: ignore
     return whole and isinstance(size, Real) and 0 < size < math.inf  # pyright: ignore

@@ -25,7 +25,7 @@ class Scaling(NamedTuple):
 
 
 def as_scaling(rule: ScalingRule | Scaling) -> Scaling:
-    """A rule as a `Scaling`; a plain function of sizes and updates has no state."""
+    """Return a rule as a `Scaling`; a plain function is stateless."""
     if isinstance(rule, Scaling):
         return rule
     return Scaling(
@@ -41,7 +41,7 @@ def among(
     updates: Sequence[int],
     here: Sequence[int],
 ) -> tuple[float, ...]:
-    """Applies the rule to the workers in `here`; the sizes of the others stay."""
+    """Apply the rule to the workers in `here`; all other sizes stay the same."""
     new = list(sizes)
     if here:
         scaled = rule(tuple(sizes[k] for k in here), tuple(updates[k] for k in here))
@@ -59,7 +59,7 @@ def linear_scaling(
     beta: float,
     bound: str = "skip",
 ) -> tuple[float, ...]:
-    """Gives larger batches to workers with more updates: Algorithm 1 of Adaptive SGD.
+    """Assigns larger batches to workers with more updates: Adaptive SGD, Algorithm 1.
 
         mu = sum_i u_i / n
         b_i <- b_i + beta (u_i - mu)      if that is within [b_min, b_max]
@@ -147,7 +147,7 @@ class Moments(NamedTuple):
 def measured_scaling(
     *, min_batch_size: float, batch_size: float, examples: int
 ) -> Scaling:
-    """Chooses sizes from measurements such that all workers' steps take equally long.
+    """Chooses sizes from measurements so that all workers' steps take the same time.
 
         t_i = a_i + c_i b                      least squares over all steps of worker i
         T = min_i (a_i + c_i b_max)            so that no worker exceeds b_max
@@ -157,10 +157,11 @@ def measured_scaling(
     a whole number R of such rounds is one mega-batch of `examples`, since otherwise
     some workers would do one more update at its end: sizes are whole numbers that sum
     to ceil(examples / R). After the first mega-batch, in which each worker has only one
-    size, step times are taken as proportional to the size (a_i = 0). After the second
-    mega-batch the line is known, so from the third on all workers do equally many
-    updates unless a bound prevents it. There is no feedback through u_i, which makes
-    `linear_scaling` oscillate (docs/algorithms A.2). This rule is hetjax's own.
+    size, step times are assumed to be proportional to the size (a_i = 0). After the
+    second mega-batch the line is known, so from the third on all workers do the same
+    number of updates unless a bound prevents it. There is no feedback through u_i,
+    which makes `linear_scaling` oscillate (docs/algorithms A.2). This rule is hetjax's
+    own.
     """
 
     def init(workers: int) -> tuple[Moments, ...]:
@@ -188,7 +189,7 @@ def measured_scaling(
 
     def measured(state: Sequence[Moments], sizes: Sequence[float]) -> tuple[float, ...]:
         if not all(moments.n for moments in state):
-            return tuple(sizes)  # a worker without any batch yet cannot be compared
+            return tuple(sizes)  # a worker that has had no batch cannot be compared
         lines = [moments.line() for moments in state]
         longest = min(a + c * batch_size for a, c in lines)
         total = sum(

@@ -64,12 +64,12 @@ def check_learning_rate(learning_rate: LearningRateLike) -> None:
             )
         if not callable(learning_rate.schedule):
             raise ValueError(
-                f"LearningRate(schedule={learning_rate.schedule!r}): give a function"
+                f"LearningRate(schedule={learning_rate.schedule!r}): pass a function"
             )
     elif not callable(learning_rate) and not (
         isinstance(learning_rate, Real) and 0 < learning_rate <= 3.4e38
     ):
         raise ValueError(
-            f"learning_rate={learning_rate!r}: give a finite number above 0, or a "
-            "function of the examples"
+            f"learning_rate={learning_rate!r}: pass a finite number above 0, or a "
+            "function of the number of examples"
         )

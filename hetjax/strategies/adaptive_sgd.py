@@ -37,7 +37,7 @@ PAPER: dict[str, Any] = {
     "order": "shuffled",
 }
 # the preset that reached the target first on three data sets, at equal best accuracy;
-# evidence, and settings that are as fast: experiments/README.md
+# experiments/README.md has the evidence, and settings that are as fast
 RECOMMENDED: dict[str, Any] = {
     "delta": 0.0,
     "merge_momentum": 0.0,
@@ -73,7 +73,7 @@ def adaptive_sgd(
     order: str | None = None,
     optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
-    """Gives fast workers more and larger batches until updates are balanced.
+    """Fast workers get more and larger batches until updates are balanced.
 
     Within a mega-batch of `mega_batch` examples (default: 100 b_max), each idle worker
     i gets a batch of b_i examples, at learning rate eta b_i / b_max. After it,
@@ -90,22 +90,22 @@ def adaptive_sgd(
     b_max / 32 and b_min = b_max / 32; "measured", hetjax's own rule
     (`schedule.measured_scaling`); or "none". `order` is that of `sampling.uniform`.
 
-    Where a setting is None it is that of the `preset`:
+    A setting that is None is taken from the `preset`:
 
     - "paper": merge_momentum = 0.9, delta = 0.1, the paper's `scaling`
     - "hgpu_code": the same momentum and delta; `scaling`, `rule`, `weights`, the
       sequential `order` and 10 `warmup_epochs` of the public code
     - "recommended": merge_momentum = 0, delta = 0, and the public code's `scaling`. On
-      three data sets it reached 97 % of the best accuracy in 175, 90 and 105 s, the
-      paper's momentum and delta never; dispatch without scaling took 180, 85 and 145 s,
-      the same within the seeds' spread (experiments/README.md)
+      three data sets it reached 97 % of the best accuracy in 175, 90 and 105 s, while
+      the paper's momentum and delta never reached it; dispatch without scaling took
+      180, 85 and 145 s, the same within the seeds' spread (experiments/README.md)
 
     During the warm-up all batch sizes are b_max / 32, and the learning rate rises from
     a hundredth of eta / 32 to eta / 32; in the e-th epoch after it, it is
     eta / (1 + time_decay e) at b_max.
 
     `optimizer` is an optax optimizer for every worker in place of SGD; its learning
-    rate is inside it (and multiplied by b_i / b_max), or `learning_rate`
+    rate is built in (and multiplied by b_i / b_max), or is `learning_rate`
     (`hetjax.strategies.worker_optimizers`).
 
     Source: Adaptive SGD, Algorithms 1 and 2; docs/algorithms A.
@@ -175,7 +175,7 @@ def _scaling(
     check_not_negative(beta=beta)
     if min_batch_size > batch_size:
         raise ValueError(
-            f"min_batch_size={min_batch_size} is above batch_size={batch_size}: give a "
+            f"min_batch_size={min_batch_size} is above batch_size={batch_size}: pass a "
             "smaller one"
         )
     bounds = {"min_batch_size": min_batch_size, "batch_size": batch_size}
@@ -197,7 +197,7 @@ def _warm_up(
     if not isinstance(learning_rate, int | float):
         raise ValueError(
             "adaptive_sgd: warmup_epochs and time_decay define a schedule themselves: "
-            "give learning_rate as a number, or give a schedule without them"
+            "pass learning_rate as a number, or a schedule without them"
         )
     base = learning_rate_at(learning_rate, START)
 

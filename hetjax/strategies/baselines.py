@@ -25,8 +25,8 @@ def sequential_sgd(
 
         w <- w - eta g      (`local.sgd` with `momentum` and `weight_decay`)
 
-    `optimizer` is an optax optimizer in place of SGD; its learning rate is inside it,
-    or `learning_rate` (`hetjax.strategies.worker_optimizers`).
+    `optimizer` is an optax optimizer in place of SGD; its learning rate is built in, or
+    is `learning_rate` (`hetjax.strategies.worker_optimizers`).
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)
@@ -49,10 +49,10 @@ def sequential_sgd(
 def slide(*, batch_size: int = 256, learning_rate: LearningRateLike = 1e-4) -> Strategy:
     """SLIDE's training: Adam on the machine's fastest worker, and hashed labels.
 
-    The task must have the output layer of SLIDE: classification(..., output="slide").
-    In the paper the one worker is a CPU, such as that of the machine
-    "slide-amazon670k". Adam's step is on all rows, as in the public code. A baseline of
-    Adaptive SGD. Source: docs/algorithms H.
+    The task must have SLIDE's output layer: classification(..., output="slide"). In the
+    paper the one worker is a CPU, such as that of the machine "slide-amazon670k". Adam
+    updates all rows, as in the public code. A baseline of Adaptive SGD. Source:
+    docs/algorithms H.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)
@@ -84,9 +84,9 @@ def sync_sgd(
 
     `batch_size` is that of each worker, mu is `server_momentum` and wd `weight_decay`.
     With `ema` the momentum is z <- mu z + (1 - mu) (g + wd w): MagmaDNN's Algorithm 1.
-    Instead, `optimizer` may be any optax optimizer that is built with learning rate 1.
-    Source: gradient aggregation in the Adaptive SGD paper, II;
-    docs/algorithms F.1, F.2.
+    `optimizer` is an optax optimizer in place of these settings, built with learning
+    rate 1. Source: gradient aggregation in the Adaptive SGD paper, II; docs/algorithms
+    F.1, F.2.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)
@@ -109,13 +109,13 @@ def central(
     optimizer: optax.GradientTransformation | None,
     weight_decay: float = 0.0,
 ) -> optax.GradientTransformation | None:
-    """The center's optimizer: the given one, or SGD with one kind of momentum."""
+    """The center's optimizer: `optimizer`, or SGD with one kind of momentum."""
     check_fraction(server_momentum=momentum)
     check_not_negative(weight_decay=weight_decay)
     if optimizer is not None:
         if ema or is_given(momentum) or is_given(weight_decay):
             raise ValueError(
-                "give server_momentum (ema, weight_decay), or an optimizer, not both"
+                "pass server_momentum (ema, weight_decay), or an optimizer, not both"
             )
         return optimizer
     if not is_given(momentum) and not is_given(weight_decay):
@@ -147,7 +147,7 @@ def elastic_sgd(
     (default: 100 batches) among the workers. gamma is `merge_momentum`: 0.9 in
     HeteroGPU's Elastic SGD (the default), 0 in K-AVG. For the elastic force see `easgd`
     and `easgd_sync`. `optimizer` is an optax optimizer for every worker in place of
-    SGD; its learning rate is inside it, or `learning_rate`
+    SGD; its learning rate is built in, or is `learning_rate`
     (`hetjax.strategies.worker_optimizers`). Source: Adaptive SGD paper II, V;
     docs/algorithms B.
     """

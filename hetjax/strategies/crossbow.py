@@ -42,7 +42,7 @@ def sma(
     tuner_absolute: bool = False,
     optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
-    """Synchronous model averaging: replicas train while pulled to their average z.
+    """Synchronous model averaging: replicas train, pulled towards their average z.
 
         c_j = alpha (w_j - z);   w_j <- w_j - eta g_j - c_j
         z <- z + sum_j c_j + mu (z - z_prev)
@@ -51,8 +51,8 @@ def sma(
     by default, and z is the model that is evaluated. With `center="mean"` (KungFu's
     simplification) z is the mean of the replicas, which has neither momentum nor
     restarts; the default alpha is 0.1 then. Unless `blocking`, the sum over the devices
-    runs in parallel with the next step, as in CROSSBOW; it changes seconds, never
-    numbers. `momentum` (0.9 in CROSSBOW's benchmarks; `local.heavy_ball`) and
+    runs in parallel with the next step, as in CROSSBOW; that changes times, never
+    results. `momentum` (0.9 in CROSSBOW's benchmarks; `local.heavy_ball`) and
     `weight_decay` are local to each learner (the paper's word for a worker).
 
     `restart` says when all replicas are reset to z (with `reset_momentum`, all momentum
@@ -79,7 +79,7 @@ def sma(
     `tuner_threshold`: a fraction or, with `tuner_absolute`, examples/s as in the paper.
     The machine must have the largest number of learners to try
     (`Machine.with_workers_per_device`). `optimizer` is an optax optimizer for every
-    learner in place of SGD; its learning rate is inside it, or `learning_rate`
+    learner in place of SGD; its learning rate is built in, or is `learning_rate`
     (`hetjax.strategies.worker_optimizers`). Source: CROSSBOW 3.2 to 3.4;
     docs/algorithms C.
     """
@@ -95,7 +95,7 @@ def sma(
     check_not_negative(tuner_threshold=tuner_threshold)
     check_fraction(merge_momentum=merge_momentum, momentum=momentum)
     if not _is_share(alpha):
-        raise ValueError(f"alpha={alpha}: give a number from 0 to 1, or None for 1/k")
+        raise ValueError(f"alpha={alpha}: pass a number from 0 to 1, or None for 1/k")
     _check_parts_fit(restart, center, merge_momentum, two_level, tuner)
     plain = two_level or center == "mean"
     when = "never" if plain else restart or "on_lr_drop"
@@ -103,7 +103,7 @@ def sma(
     restarts = when == "on_plateau" or callable(learning_rate)
     if optimizer is not None and reset_momentum and when != "never" and restarts:
         raise ValueError(
-            "a restart resets the momentum of SGD, not an optimizer's state: give "
+            "a restart resets the momentum of SGD, not an optimizer's state: pass "
             "reset_momentum=False, or restart='never'"
         )
     policy = schedule.rounds(
@@ -146,7 +146,7 @@ def sma(
 
 
 def _is_share(alpha: float | None) -> bool:
-    """Whether it is None, from 0 to 1, or traced."""
+    """Whether alpha is None, from 0 to 1, or traced."""
     value = None if alpha is None else concrete(alpha)
     return value is None or bool(0 <= value <= 1)
 
@@ -163,7 +163,7 @@ def _check_parts_fit(
         raise ValueError(f"restart={restart!r}: choose one of {RESTARTS}")
     if two_level and restart not in (None, "never"):
         raise ValueError(
-            f"restart={restart!r}: two levels have no restarts; give 'never'"
+            f"restart={restart!r}: two levels have no restarts: pass 'never'"
         )
     if center not in CENTERS:
         raise ValueError(f"center={center!r}: choose one of {CENTERS}")
@@ -171,15 +171,17 @@ def _check_parts_fit(
         is_given(momentum) or two_level or restart not in (None, "never")
     ):
         raise ValueError(
-            "center='mean' has no momentum, no restarts and no levels: give "
+            "center='mean' has no momentum, no restarts and no levels: pass "
             "merge_momentum=0"
         )
     if two_level == 1:
         raise ValueError(
-            "two_level=1: a group of one diverges; give at least 2, or None"
+            "two_level=1: a group of one diverges: pass at least 2, or None"
         )
     if tuner and two_level:
-        raise ValueError("give tuner or two_level: a tuned group has no fixed size")
+        raise ValueError(
+            "pass tuner or two_level, not both: a tuned group has no fixed size"
+        )
 
 
 def _learner(

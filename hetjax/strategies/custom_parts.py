@@ -1,7 +1,7 @@
-"""Checks of a user's merge and local update, which are traced before a run.
+"""Checks of custom merges and local updates, which are traced before a run.
 
 Nothing is compiled, and only the form of the results is checked. An exception raised
-by the part itself is left to the run, which calls it with the actual members.
+by the part itself is ignored here: the run calls it with the actual members.
 """
 
 import traceback
@@ -36,7 +36,7 @@ _MEMBERS = 2  # of the merge that is traced
 
 
 def check_custom_parts(strategy: Strategy, task: Task, data: Dataset) -> None:
-    """Raise a WrongPart if a merge or a local update returns the wrong things.
+    """Raise a WrongPart if a merge or a local update returns unusable results.
 
     hetjax's own parts are not traced.
     """
@@ -46,7 +46,7 @@ def check_custom_parts(strategy: Strategy, task: Task, data: Dataset) -> None:
 
 
 def check_custom_step(update: LocalUpdate, task: Task, batch: Batch) -> None:
-    """Raise a WrongPart if a user's local update returns the wrong things."""
+    """Raise a WrongPart if a custom local update returns unusable results."""
     if not _is_own(update.step):
         return
     what = f"the local update {maker(update.step)}: step"
@@ -61,7 +61,7 @@ def check_custom_step(update: LocalUpdate, task: Task, batch: Batch) -> None:
 
 
 def check_custom_merges(strategy: Strategy, task: Task) -> None:
-    """Raise a WrongPart if a user's merge returns the wrong things."""
+    """Raise a WrongPart if a custom merge returns unusable results."""
     table = jax.ShapeDtypeStruct((len(WorkerStats._fields), _MEMBERS), jnp.float32)
     for merge in strategy.merges:
         if _is_own(merge.apply) or _is_own(merge.model):
@@ -69,7 +69,7 @@ def check_custom_merges(strategy: Strategy, task: Task) -> None:
 
 
 def _is_own(function: Any) -> bool:
-    """Whether this function is the user's and not a library's."""
+    """Whether this function is the user's, not a library's."""
     return is_own(getattr(function, "__module__", None))
 
 
@@ -118,7 +118,7 @@ def _trace(what: str, part: Any, function: Callable[..., None], *shapes: Any) ->
             "jnp.where, jax.lax.cond or jax.numpy"
         ) from error
     except Exception:
-        pass  # of the part itself: perhaps it needs other members
+        pass  # raised by the part itself, which may need other members
 
 
 def _place(error: Exception, part: Any) -> str:

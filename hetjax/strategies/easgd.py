@@ -28,9 +28,9 @@ def easgd(
     every `local_steps` steps (tau in the paper), with g at x before the move. `alpha`
     is `beta` / p for p workers by default. A worker that is more than `max_staleness`
     local rounds ahead of the slowest one waits after its move. `optimizer` is an optax
-    optimizer for every worker in place of SGD; its learning rate is inside it, or
-    `learning_rate` (`hetjax.strategies.worker_optimizers`). Source: EASGD (Zhang et
-    al. 2015), Algorithm 1; docs/algorithms G.2.
+    optimizer for every worker in place of SGD; its learning rate is built in, or is
+    `learning_rate` (`hetjax.strategies.worker_optimizers`). Source: EASGD (Zhang et al.
+    2015), Algorithm 1; docs/algorithms G.2.
     """
     given = settings(locals())
     rule, learning_rate = sgd_or(optimizer, learning_rate)

@@ -29,7 +29,7 @@ def hier_sgd(
 
     `levels` are the numbers of children of the nodes below the root, from the lowest
     level: `(4,)` means nodes of 4 workers, `(4, 8)` also nodes of 8 such nodes, `()`
-    only the root (HierSGD_2). A tuple in place of a number gives each node's number.
+    only the root (HierSGD_2). A tuple in place of a number has one number per node.
     None means one level, with a node for each place of the machine.
 
     `local_steps` are T_2, T_3, ... in the paper; the root's is last. They count
@@ -49,14 +49,14 @@ def hier_sgd(
     rounds = _rounds(tuple(local_steps), local_steps_unit)
     if len(rounds) != len(sizes) + 1:
         raise ValueError(
-            f"local_steps={tuple(local_steps)} beside levels={levels}: give "
+            f"local_steps={tuple(local_steps)} with levels={levels}: pass "
             f"{len(sizes) + 1} numbers, one for each level below the root "
             f"({len(sizes)}) and one for the root"
         )
     gammas_h = (None,) * len(rounds) if gammas is None else tuple(gammas)
     if len(gammas_h) != len(rounds):
         raise ValueError(
-            f"gammas={gammas_h}: give {len(rounds)}, one for each entry of local_steps"
+            f"gammas={gammas_h}: pass {len(rounds)}, one for each entry of local_steps"
         )
     policy = _tree(sizes, rounds, batch_size)
     merges = tuple(
@@ -82,7 +82,7 @@ def _tree(
         return schedule.rounds(local_steps=rounds[0], batch_size=batch_size)
     *below, top = sizes
     if isinstance(top, tuple):  # the levels below may differ between these nodes
-        pieces = zip(*(_pieces(level, top) for level in below), strict=True)
+        pieces = zip(*(_split_level(level, top) for level in below), strict=True)
         each = list(pieces) if below else [()] * len(top)
         inner = [_tree(piece, rounds[:-1], batch_size) for piece in each]
     else:
@@ -90,8 +90,8 @@ def _tree(
     return schedule.hierarchical(inner, sizes=top, every=rounds[-1])
 
 
-def _pieces(level: Sizes | None, nodes: tuple[int, ...]) -> list[Sizes | None]:
-    """A level's sizes, split among the nodes above it by their numbers of workers."""
+def _split_level(level: Sizes | None, nodes: tuple[int, ...]) -> list[Sizes | None]:
+    """Split a level's sizes among the nodes above it, by their numbers of workers."""
     if not isinstance(level, tuple):
         return [level] * len(nodes)
     found: list[Sizes | None] = []
@@ -108,14 +108,14 @@ def _pieces(level: Sizes | None, nodes: tuple[int, ...]) -> list[Sizes | None]:
 def _rounds(local_steps: tuple[int, ...], local_steps_unit: str) -> tuple[int, ...]:
     """The steps of workers; then, for each level, the merges of the level below."""
     if not local_steps or any(t < 1 for t in local_steps):
-        raise ValueError(f"local_steps={local_steps}: give whole numbers of at least 1")
+        raise ValueError(f"local_steps={local_steps}: pass whole numbers of at least 1")
     if local_steps_unit == "rounds":
         return local_steps
     for below, above in zip(local_steps, local_steps[1:], strict=False):
         if above % below:
             raise ValueError(
                 f"local_steps={local_steps}: {above} minibatches are not a whole "
-                f"number of rounds of {below}; change one, or give "
+                f"number of rounds of {below}; change one, or pass "
                 "local_steps_unit='rounds'"
             )
     pairs = zip(local_steps[1:], local_steps, strict=False)

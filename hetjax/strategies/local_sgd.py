@@ -41,7 +41,7 @@ def local_sgd(
     "fed_adp". `momentum` (default 0.9) is local to each worker and continues from round
     to round, except with `reset_momentum` (for the two averages) and with FedNova,
     which always resets it. `optimizer` is an optax optimizer for every worker in place
-    of SGD; its state stays with the worker, and its learning rate is inside it, or
+    of SGD; its state stays with the worker, and its learning rate is built in, or is
     `learning_rate` (`hetjax.strategies.worker_optimizers`). Source: Biased Local SGD,
     Section 3; docs/algorithms E.1.
     """
@@ -74,14 +74,14 @@ def biased_local_sgd(
     weight_decay: float = 0.0,
     optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
-    """Local SGD whose slow workers do fewer steps, on examples of high loss.
+    """Local SGD whose slow workers do fewer steps, on examples with high losses.
 
         x = sum_i tau_i / sum_k tau_k x^i                          (aggregation="steps")
 
     Once per pass the slow workers, those with fewer steps than the fastest, take the
     examples whose last seen losses are highest from a random pool that is `pool_factor`
     (d in the paper, default 2) times as large (`sampling.biased`; `sampler` is
-    "uniform", "unified" or "separated"). For only one of the two biases, give
+    "uniform", "unified" or "separated"). To use only one of the two biases, pass
     `sampler="uniform"` or `aggregation="average"`. The other settings are those of
     `local_sgd`. Source: Biased Local SGD, Algorithm 1; docs/algorithms E.
     """
@@ -122,7 +122,7 @@ def fed_nova(
 ) -> Strategy:
     """Local SGD with different numbers of steps, averaged per step: FedNova.
 
-    `momentum` is local to each worker; `proximal` (mu), given instead of it, is the
+    `momentum` is local to each worker; `proximal` (mu), which excludes it, is the
     weight of a proximal term that pulls a worker back to the round's start;
     `server_momentum` is the server's momentum. Source: `merge.fed_nova`.
     """
@@ -152,7 +152,7 @@ def fed_acc(
 
     A tenth of the training split, at most 1,000 examples, is held out for that.
     `optimizer` is an optax optimizer for every worker in place of SGD; its learning
-    rate is inside it, or `learning_rate` (`hetjax.strategies.worker_optimizers`).
+    rate is built in, or is `learning_rate` (`hetjax.strategies.worker_optimizers`).
     Source: `merge.fed_acc`.
     """
     given = settings(locals())
@@ -179,7 +179,7 @@ def fed_adp(
     """Local SGD that weights models by the direction in which they moved: FedAdp.
 
     `optimizer` is an optax optimizer for every worker in place of SGD; its learning
-    rate is inside it, or `learning_rate` (`hetjax.strategies.worker_optimizers`).
+    rate is built in, or is `learning_rate` (`hetjax.strategies.worker_optimizers`).
     Source: `merge.fed_adp`.
     """
     given = settings(locals())
@@ -196,7 +196,7 @@ def fed_adp(
 def _momentum(
     momentum: float | None, optimizer: optax.GradientTransformation | None
 ) -> float:
-    """The momentum of SGD, 0.9 if none is given; 0 beside an optimizer."""
+    """The momentum of SGD, by default 0.9; 0 with an optimizer."""
     if momentum is None:
         return 0.9 if optimizer is None else 0.0
     return momentum
@@ -226,7 +226,7 @@ def _aggregation(
     if optimizer is not None and (reset or name == "fed_nova"):
         what = "reset_momentum=True" if reset else "aggregation='fed_nova'"
         raise ValueError(
-            f"{what} is about the momentum of SGD: leave it out with an optimizer"
+            f"{what} concerns the momentum of SGD: leave it out with an optimizer"
         )
     return merges[name]()
 
@@ -257,18 +257,18 @@ def _rounds_of(
 
 
 def _steps_of(local_steps: Steps, batch_size: int) -> Callable[[Workers], Any]:
-    """tau of every worker: as given, or from the workers' expected seconds."""
+    """tau of every worker: as passed, or from the workers' expected seconds."""
     if not isinstance(local_steps, str):
         check_positive(local_steps=local_steps)  # pyright: ignore
         if local_steps == ():
             raise ValueError(
-                "local_steps=(): give a number, one for each worker, or 'measured:32'"
+                "local_steps=(): pass a number, one for each worker, or 'measured:32'"
             )
         return lambda workers: local_steps
     word, _, number = local_steps.partition(":")
     if word != "measured" or not (number.isdigit() and int(number) > 0):
         raise ValueError(
-            f"local_steps={local_steps!r}: give a number, one for each worker, or "
+            f"local_steps={local_steps!r}: pass a number, one for each worker, or "
             "'measured:32'"
         )
     return schedule.equal_time(int(number), batch_size)

@@ -1,4 +1,4 @@
-"""Strategies of a grid of arguments, to be compared."""
+"""Strategies for a grid of arguments, to be compared."""
 
 import inspect
 import itertools
@@ -29,8 +29,8 @@ def sweep(
     those of several strategies.
 
     Errors: a ValueError for a name that is not an argument, for an empty list of
-    values, for two strategies of the same name, and for two of the same parts, where an
-    argument has no effect, or only on a part of `base` that was replaced with
+    values, for two strategies of the same name, and for two with the same parts: an
+    argument then has no effect, or only affects a part of `base` that was replaced with
     `_replace`.
     """
     make = _factory_of(base) if isinstance(base, Strategy) else base
@@ -85,7 +85,7 @@ def _named_values(argument: str, values: Any) -> dict[str, Any]:
     if isinstance(values, Mapping):
         named = {str(label): value for label, value in values.items()}
     elif isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
-        raise ValueError(f"grid[{argument!r}] is {values!r}: give a list of values")
+        raise ValueError(f"grid[{argument!r}] is {values!r}: pass a list of values")
     else:
         values = [v.item() if isinstance(v, np.generic) else v for v in values]
         labels = [str(plain_setting(value)) for value in values]
@@ -94,15 +94,15 @@ def _named_values(argument: str, values: Any) -> dict[str, Any]:
         if twice is not None:
             raise ValueError(
                 f"two values of {argument} have the name {twice!r}: leave one out, or "
-                f"give names: {{{argument!r}: {{'a': ..., 'b': ...}}}}"
+                f"pass names: {{{argument!r}: {{'a': ..., 'b': ...}}}}"
             )
     if not named:
-        raise ValueError(f"grid[{argument!r}] is empty: give at least one value")
+        raise ValueError(f"grid[{argument!r}] is empty: pass at least one value")
     return named
 
 
 def _check_arguments(make: Callable[..., Strategy], given: Mapping[str, Any]) -> None:
-    """Raise a ValueError for names that `make` does not take, or lacks."""
+    """Raise a ValueError for names that `make` does not take, or that are missing."""
     parameters = inspect.signature(make).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
@@ -117,7 +117,7 @@ def _check_arguments(make: Callable[..., Strategy], given: Mapping[str, Any]) ->
     missing = [n for n, p in known.items() if p.default is p.empty and n not in given]
     if missing:
         raise ValueError(
-            f"the strategies need {', '.join(missing)}, too: add it to grid, or give a "
+            f"the strategies also need {', '.join(missing)}: add it to grid, or pass a "
             "strategy as base"
         )
 
@@ -135,7 +135,7 @@ def _recorded(
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is a number, a string, None, or a tuple or list of these."""
+    """Whether a value is a number, a string, None, or a tuple or list of these."""
     if isinstance(value, tuple | list):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)

@@ -17,7 +17,7 @@ from hetjax.typed_arguments import checked
 
 PARTS = ("policy", "local", "merge", "batch_size", "learning_rate", "sampler")
 
-OWN = "own strategy"  # the name of one that has none
+DEFAULT_NAME = "custom strategy"  # the default name
 
 
 class _StrategyFields(NamedTuple):
@@ -29,7 +29,7 @@ class _StrategyFields(NamedTuple):
     learning_rate: LearningRateLike
     sampler: Sampler = uniform()
     settings: dict[str, Any] = {}  # the factory's arguments, for records
-    name: str = OWN
+    name: str = DEFAULT_NAME
     output: str = ""  # the output layer that the task must train with; "": any
     # makes it again, with other arguments if some are passed; None without a factory
     factory: Callable[..., "Strategy"] | None = None
@@ -50,10 +50,11 @@ class Strategy(_StrategyFields):
         return two_lines(f"Strategy {made if self.settings else own}", parts)
 
     def _replace(self, **parts: Any) -> "Strategy":
-        """The strategy with other parts, also in its records and in its factory.
+        """Return the strategy with other parts, also in its records and its factory.
 
-        `settings` get the name of a part, or its number. Errors: a ValueError for
-        another batch size if the policy, which dispatches the present one, stays.
+        `settings` record the name of a part, or its number. Errors: a ValueError for
+        another batch size if the policy is not replaced as well, since it dispatches
+        the present one.
         """
         other_size = parts.get("batch_size", self.batch_size) != self.batch_size
         if other_size and self.factory and "policy" not in parts:
@@ -115,7 +116,7 @@ Arguments = ParamSpec("Arguments")
 
 
 def factory(make: Callable[Arguments, Strategy]) -> Callable[Arguments, Strategy]:
-    """Let a strategy remember its factory and the arguments, functions among them.
+    """Let a strategy record its factory and the arguments, including functions.
 
     Arguments are checked against the factory's annotations (`typed_arguments`).
     """

@@ -1,6 +1,6 @@
 """An optax optimizer in place of SGD at every worker, for the argument `optimizer`.
 
-Its learning rate is either inside it, a number or an optax schedule over the worker's
+Either its learning rate is built in, a number or an optax schedule over the worker's
 own steps, and the strategy gets none; or it is built with learning rate 1, and the
 strategy's `learning_rate` (a number, or a schedule over the whole run) multiplies it.
 """
@@ -25,36 +25,36 @@ def local_rule(
 ) -> tuple[LocalUpdate, LearningRateLike]:
     """Return the local update, `usual` without an optimizer, and the learning rate.
 
-    With the learning rate inside the optimizer, the strategy's is 1; a strategy's
+    If the optimizer has its own learning rate, the strategy's is 1; a strategy's
     changes of learning rates, such as scaling them with batch sizes, multiply the
     optimizer's. `others` are settings of SGD that an optimizer has itself. Errors: a
-    ValueError if both learning rates or neither are given, or one of `others` with an
+    ValueError if both learning rates or neither are passed, or one of `others` with an
     optimizer.
     """
     check_not_negative(**others)
     if optimizer is None:
         if learning_rate is None:
             raise ValueError(
-                "learning_rate is missing: give one, or an optimizer= that has its own"
+                "learning_rate is missing: pass one, or an optimizer= that has its own"
             )
         return usual, learning_rate
     if isinstance(optimizer, optax.MultiSteps):
         optimizer = optimizer.gradient_transformation()
     if not isinstance(optimizer, optax.GradientTransformation):
         raise ValueError(
-            f"optimizer={optimizer!r}: give an optax optimizer, such as "
+            f"optimizer={optimizer!r}: pass an optax optimizer, such as "
             "optax.adam(1e-3)"
         )
     check_worker_optimizer(optimizer, "optimizer=", sparse_updates=False)
     given = [f"{name}={value!r}" for name, value in others.items() if value]
     if given:
         raise ValueError(
-            f"give {', '.join(given)} or an optimizer, not both: the optimizer has its "
+            f"pass {', '.join(given)} or an optimizer, not both: the optimizer has its "
             "own"
         )
     if learning_rate is None:
         return local.from_optax(optimizer, own_rate=True), 1.0
-    check_unit_rate(optimizer, "optimizer= beside learning_rate=")
+    check_unit_rate(optimizer, "optimizer= with learning_rate=")
     return local.from_optax(optimizer), learning_rate
 
 

@@ -227,7 +227,7 @@ def test_a_run_with_settings_equals_one_of_such_a_strategy(problem, name, settin
     ("name", "settings", "message"),
     [
         ("adaptive_sgd", {"beta": 0.1}, "beta would change the schedule"),
-        ("local_sgd", {"batch_size": 4}, "batch_size.*give a whole number"),
+        ("local_sgd", {"batch_size": 4}, "batch_size.*pass a whole number"),
         (
             "sma",
             {"nothing": 1.0},

@@ -306,7 +306,7 @@ ERRORS = {
     "seeds": (["--seeds=0"], "--seeds=0: pass a number from 1 to 10,000"),
     "learning_rate": (
         ["--learning_rate=0"],
-        "learning_rate=0.0: give a finite number above 0",
+        "learning_rate=0.0: pass a finite number above 0",
     ),
     "learning_rates": (["--learning_rates=0.1,-1"], "has -1.0"),
     "rates in words": (["--learning_rates=0.1,low"], "--learning_rates=0.1,low"),
@@ -314,7 +314,7 @@ ERRORS = {
     "hidden": (["--hidden=0"], "--hidden=0: pass a number from 1 to 1,000,000"),
     "noise": (["--noise=-0.1"], "noise must be at least 0"),
     "batch": (["--batch_size=100000"], "a batch of 100000 is larger than the"),
-    "no batch": (["--batch_size=0"], "=0: give a number above 0"),
+    "no batch": (["--batch_size=0"], "=0: pass a number above 0"),
     "bounds": (
         ["--set=adaptive_sgd.min_batch_size=64.0"],
         "adaptive_sgd: min_batch_size=64.0 is above batch_size=32",
@@ -414,7 +414,7 @@ ERRORS = {
     ),
     "levels": (
         ["--strategies=hier_sgd", "--set=hier_sgd.local_steps=(4,16,64)"],
-        "local_steps=(4, 16, 64) beside levels=None: give 2 numbers",
+        "local_steps=(4, 16, 64) with levels=None: pass 2 numbers",
     ),
     "rows": (["--data=synthetic_xmc", "--rows=0"], "rows is 0"),
     "labels of classes": (

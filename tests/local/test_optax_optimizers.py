@@ -87,10 +87,10 @@ def optimizer(name):
 
 
 REFUSED = {
-    "cocob": "scale_by_cocob sets the parameters from those of its own start",
+    "cocob": "scale_by_cocob computes the parameters from its own initial ones",
     "dpsgd": "needs the gradient of every example",
     "lookahead": "trains two sets of parameters",
-    "mechanize": "mechanize sets the parameters from those of its own start",
+    "mechanize": "mechanize computes the parameters from its own initial ones",
     "sam": "moves the parameters away from the model's and back",
 }
 TRAINED = sorted(({*factories(), *OTHERS}) - set(REFUSED))

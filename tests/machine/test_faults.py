@@ -202,9 +202,9 @@ def test_ties_merged_then_membership_then_arrivals():
     ("message", "fault"),
     [
         ("unknown fault 'die'; known: kill, slow, join", (1.0, "die", "a")),
-        ("seconds must be at least 0, is -1", (-1.0, "kill", "a")),
-        ("seconds must be a finite number, is nan", (float("nan"), "kill", "a")),
-        ("factor must be above 0, is 0", (1.0, "slow", "a", 0.0)),
+        ("seconds must be at least 0, got -1", (-1.0, "kill", "a")),
+        ("seconds must be a finite number, got nan", (float("nan"), "kill", "a")),
+        ("factor must be above 0, got 0", (1.0, "slow", "a", 0.0)),
         (
             "a fault names 'x', but there is no such worker; the workers are a, b",
             (1.0, "kill", "x"),

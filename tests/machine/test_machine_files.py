@@ -149,11 +149,11 @@ def _set(data, *keys_and_value):
             lambda d: _set(d, "workers", 1, "cost", "fixed", 10**400),
         ),
         (
-            r"workers\[1\]\.cost: fixed must be at least 0, is -1",
+            r"workers\[1\]\.cost: fixed must be at least 0, got -1",
             lambda d: _set(d, "workers", 1, "cost", "fixed", -1),
         ),
         (
-            r"workers\[1\]\.cost: fixed must be a finite number, is nan",
+            r"workers\[1\]\.cost: fixed must be a finite number, got nan",
             lambda d: _set(d, "workers", 1, "cost", "fixed", float("nan")),
         ),
         (

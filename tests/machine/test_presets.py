@@ -143,7 +143,7 @@ def test_uniform_has_a_bound(number):
 @pytest.mark.parametrize("noise", [1e6, 3.1])
 @pytest.mark.parametrize("make", [preset, load_machine])
 def test_noise_has_a_bound(make, noise):
-    with pytest.raises(ValueError, match=f"noise must be at most 3, is {noise!r}: st"):
+    with pytest.raises(ValueError, match=f"noise must be at most 3, got {noise!r}: st"):
         make("v100x2", noise=noise)
 
 

@@ -399,9 +399,7 @@ def test_a_merge_by_itself():
 )
 def test_complex_numbers_are_refused(use):
     """They would otherwise be left as they are, as counters and keys are."""
-    with pytest.raises(
-        TypeError, match="dtype complex64, but complex numbers are not supported"
-    ):
+    with pytest.raises(TypeError, match="complex64, but complex numbers are not"):
         use({"w": jnp.ones(3, jnp.complex64)})
 
 

@@ -72,7 +72,7 @@ def counted(state, group, stats, op):
 
 @pytest.mark.parametrize(("replicas", "steps"), [(3, [8, 4]), (2, [8, 4, 2])])
 def test_there_are_statistics_of_every_replica(replicas, steps):
-    words = f"{replicas} replicas, statistics of {len(steps)}: give one entry of each"
+    words = f"{replicas} replicas, statistics of {len(steps)}: pass one entry of each"
     for name, merging in {
         "average": merge.average(),
         "gossip": merge.gossip(),
@@ -294,7 +294,7 @@ SIZES = {"number": "of at least 0", "wrong": (-1, np.float32(-1), NAN)}
 )
 def test_a_setting_that_cannot_train_is_named(make, argument, kind):
     for wrong in kind["wrong"]:
-        words = f"{make.__name__}: {argument}={wrong}: give a number {kind['number']}"
+        words = f"{make.__name__}: {argument}={wrong}: pass a number {kind['number']}"
         with pytest.raises(ValueError, match=words):
             make(**{argument: wrong})
     make(**{argument: 0})

@@ -63,7 +63,7 @@ def test_the_papers_na_cells(tau, valid):
         if d in valid:
             assert start(tau, pool_factor=d)[1].pool < N
             continue
-        with pytest.raises(ValueError, match="give a smaller pool_factor"):
+        with pytest.raises(ValueError, match="pass a smaller pool_factor"):
             start(tau, pool_factor=d)
 
 
@@ -75,7 +75,7 @@ def test_the_other_formulas_have_as_many_cells(formula, tau, number):
         if k < number:
             assert start(tau, pool_factor=d, pool_formula=formula)[1].pool <= N
             continue
-        with pytest.raises(ValueError, match="give a smaller pool_factor"):
+        with pytest.raises(ValueError, match="pass a smaller pool_factor"):
             start(tau, pool_factor=d, pool_formula=formula)
 
 
@@ -285,9 +285,9 @@ def test_one_seed_one_order(seed):
     ("settings", "message"),
     [
         ({"pool_formula": "half"}, "pool_formula='half': choose one of steps, work"),
-        ({"pool_factor": 0.5}, "pool_factor=0.5: give a number of at least 1"),
-        ({"pool_factor": float("inf")}, "pool_factor=inf: give"),
-        ({"pool_factor": float("nan")}, "pool_factor=nan: give"),
+        ({"pool_factor": 0.5}, "pool_factor=0.5: pass a number of at least 1"),
+        ({"pool_factor": float("inf")}, "pool_factor=inf: pass"),
+        ({"pool_factor": float("nan")}, "pool_factor=nan: pass"),
         (
             {"pool_factor": 4, "tau": (32, 16)},
             "a pool of 640, which is not below the 640",

@@ -108,7 +108,7 @@ def test_a_draw_of_no_examples():
     [
         (SHARDS[:2], "sharded: 2 shards for 3 workers"),
         ((*SHARDS[:2], np.array([], int)), "worker 2 has no rows"),
-        ((*SHARDS[:2], [30]), "worker 2 has rows outside the 30 examples"),
+        ((*SHARDS[:2], [30]), "worker 2 has rows outside the 30 training examples"),
         ((*SHARDS[:2], [-1]), "worker 2 has rows outside"),
     ],
 )

@@ -43,15 +43,15 @@ def test_valid_learning_rates(learning_rate):
 @pytest.mark.parametrize(
     ("learning_rate", "message"),
     [
-        (0, "learning_rate=0: give a finite number above 0"),
-        (-0.1, "learning_rate=-0.1: give"),
-        (float("nan"), "learning_rate=nan: give"),
-        (float("inf"), "learning_rate=inf: give"),
+        (0, "learning_rate=0: pass a finite number above 0"),
+        (-0.1, "learning_rate=-0.1: pass"),
+        (float("nan"), "learning_rate=nan: pass"),
+        (float("inf"), "learning_rate=inf: pass"),
         (
             LearningRate(abs, over="steps"),
             r"LearningRate\(over='steps'\): choose one of",
         ),
-        (LearningRate(0.1), r"LearningRate\(schedule=0.1\): give a function"),
+        (LearningRate(0.1), r"LearningRate\(schedule=0.1\): pass a function"),
     ],
 )
 def test_invalid_learning_rates(learning_rate, message):

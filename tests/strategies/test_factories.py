@@ -59,7 +59,7 @@ def test_settings_are_recorded(name):
             {"center": "mean", "merge_momentum": 0.0, "two_level": 2},
             "center='mean' has no momentum, no restarts and no levels",
         ),
-        ("sync_sgd", {"weight_decay": -1.0}, "weight_decay=-1.0: give a number of at"),
+        ("sync_sgd", {"weight_decay": -1.0}, "weight_decay=-1.0: pass a number of at"),
         (
             "async_sgd",
             {"weight_decay": 0.1, "optimizer": optax.sgd(1.0)},
@@ -70,11 +70,11 @@ def test_settings_are_recorded(name):
             {"reset_momentum": True, "aggregation": "fed_acc"},
             "reset_momentum=True: fed_acc keeps",
         ),
-        ("downpour", {"blocking": True, "push_every": 0}, "push_every=0: give a whole"),
-        ("eamsgd", {"lr_decay": -0.1}, "lr_decay=-0.1: give a number of at least 0"),
-        ("eamsgd", {"lr_decay_power": -1.0}, "lr_decay_power=-1.0: give a number of"),
+        ("downpour", {"blocking": True, "push_every": 0}, "push_every=0: pass a whole"),
+        ("eamsgd", {"lr_decay": -0.1}, "lr_decay=-0.1: pass a number of at least 0"),
+        ("eamsgd", {"lr_decay_power": -1.0}, "lr_decay_power=-1.0: pass a number of"),
         ("adaptive_sgd", {"order": "random"}, "order='random': choose one of"),
-        ("easgd_sync", {"alpha": -1.0}, "alpha=-1.0: give a number above 0"),
+        ("easgd_sync", {"alpha": -1.0}, "alpha=-1.0: pass a number above 0"),
         ("adaptive_sgd", {"batch_size": 0}, "batch_size=0"),
         ("adaptive_sgd", {"min_batch_size": 0}, "min_batch_size=0"),
         (
@@ -88,11 +88,11 @@ def test_settings_are_recorded(name):
         ("adaptive_sgd", {"weights": "fair"}, "weights='fair': choose one of"),
         ("adaptive_sgd", {"norm": "l1"}, "norm='l1': choose one of"),
         # larger batches for slower workers: sizes would diverge
-        ("adaptive_sgd", {"beta": -1.0}, "beta=-1.0: give a number of at least 0"),
+        ("adaptive_sgd", {"beta": -1.0}, "beta=-1.0: pass a number of at least 0"),
         (
             "adaptive_sgd",
             {"delta": -0.1},
-            "delta=-0.1: give a number from 0",
+            "delta=-0.1: pass a number from 0",
         ),
     ],
 )
@@ -152,7 +152,7 @@ def test_no_scaling_is_a_valid_setting():
 @pytest.mark.parametrize("wrong", [0.0, -0.1, float("nan"), float("inf")])
 def test_a_learning_rate_must_be_positive(wrong):
     with pytest.raises(
-        ValueError, match=f"learning_rate={wrong}: give a finite number above 0"
+        ValueError, match=f"learning_rate={wrong}: pass a finite number above 0"
     ):
         train(hetjax.sync_sgd(batch_size=8, learning_rate=wrong), preset("v100x1"))
 

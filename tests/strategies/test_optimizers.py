@@ -90,28 +90,28 @@ def test_a_schedule_inside_counts_the_workers_own_steps():
 
 ADAM = optax.adam(1e-3)
 WRONG = [
-    ("elastic_sgd", {}, "learning_rate is missing: give one, or an optimizer="),
+    ("elastic_sgd", {}, "learning_rate is missing: pass one, or an optimizer="),
     (
         "elastic_sgd",
         {"optimizer": ADAM, "learning_rate": 0.1},
         "was built with learning rate 0.001",
     ),
-    ("elastic_sgd", {"optimizer": "adam"}, "optimizer='adam': give an optax optimizer"),
-    ("local_sgd", {"optimizer": ADAM, "weight_decay": 0.1}, "give weight_decay=0.1 or"),
+    ("elastic_sgd", {"optimizer": "adam"}, "optimizer='adam': pass an optax optimizer"),
+    ("local_sgd", {"optimizer": ADAM, "weight_decay": 0.1}, "pass weight_decay=0.1 or"),
     (
         "sequential_sgd",
         {"optimizer": ADAM, "momentum": 0.9},
-        "give momentum=0.9 or an optimizer, not both",
+        "pass momentum=0.9 or an optimizer, not both",
     ),
     (
         "biased_local_sgd",
         {"optimizer": ADAM, "reset_momentum": True},
-        "reset_momentum=True is about the momentum of SGD",
+        "reset_momentum=True concerns the momentum of SGD",
     ),
     (
         "local_sgd",
         {"optimizer": ADAM, "aggregation": "fed_nova"},
-        "aggregation='fed_nova' is about the momentum of SGD",
+        "aggregation='fed_nova' concerns the momentum of SGD",
     ),
     (
         "sma",

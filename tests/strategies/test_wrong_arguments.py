@@ -50,54 +50,54 @@ def test_a_number_is_refused_by_name_or_trains(name):
             assert trains(factory(**{**REQUIRED, argument: value})), what
         except (ValueError, TypeError) as error:
             refusal = str(error)
-        says = "give " in refusal or "needs" in refusal or "has 2 entries" in refusal
+        says = "pass " in refusal or "needs" in refusal or "has 2 entries" in refusal
         assert not refusal or (argument in refusal and says), f"{what}: {refusal}"
 
 
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
-        ("local_sgd", {"local_steps": float("inf")}, "local_steps=inf: give a whole"),
-        ("local_sgd", {"local_steps": ()}, r"local_steps=\(\): give a number, one for"),
+        ("local_sgd", {"local_steps": float("inf")}, "local_steps=inf: pass a whole"),
+        ("local_sgd", {"local_steps": ()}, r"local_steps=\(\): pass a number, one for"),
         (
             "local_sgd",
             {"local_steps": (2, -1)},
-            r"local_steps=\(2, -1\): give a number",
+            r"local_steps=\(2, -1\): pass a number",
         ),
         (
             "local_sgd",
             {"weight_decay": (1, 2)},
-            r"weight_decay=\(1, 2\): give a finite",
+            r"weight_decay=\(1, 2\): pass a finite",
         ),
-        ("local_sgd", {"weight_decay": -0.1}, "weight_decay=-0.1: give a number of at"),
-        ("hier_sgd", {"local_steps": 4}, "local_steps=4: give a sequence of whole num"),
+        ("local_sgd", {"weight_decay": -0.1}, "weight_decay=-0.1: pass a number of at"),
+        ("hier_sgd", {"local_steps": 4}, "local_steps=4: pass a sequence of whole num"),
         (
             "hier_sgd",
             {"local_steps": (4, float("inf"))},
-            "give a sequence of whole num",
+            "pass a sequence of whole num",
         ),
         ("hier_sgd", {"levels": (0,)}, r"levels=\(0,\): every node needs at least 1"),
-        ("downpour", {"push_every": float("inf")}, "push_every=inf: give a whole num"),
-        ("easgd", {"local_steps": 2.5}, "local_steps=2.5: give a whole number"),
-        ("easgd", {"beta": None}, "beta=None: give a finite number$"),
-        ("easgd_sync", {"beta": None}, "beta=None: give a finite number$"),
-        ("ad_psgd", {"partner_seed": 1.5}, "partner_seed=1.5: give a whole number$"),
-        ("ad_psgd", {"partner_seed": -1}, "partner_seed=-1: give a number of at least"),
+        ("downpour", {"push_every": float("inf")}, "push_every=inf: pass a whole num"),
+        ("easgd", {"local_steps": 2.5}, "local_steps=2.5: pass a whole number"),
+        ("easgd", {"beta": None}, "beta=None: pass a finite number$"),
+        ("easgd_sync", {"beta": None}, "beta=None: pass a finite number$"),
+        ("ad_psgd", {"partner_seed": 1.5}, "partner_seed=1.5: pass a whole number$"),
+        ("ad_psgd", {"partner_seed": -1}, "partner_seed=-1: pass a number of at least"),
         (
             "async_sgd",
             {"max_staleness": float("nan")},
-            "max_staleness=nan: give a whole number or None",
+            "max_staleness=nan: pass a whole number or None",
         ),
         (
             "async_sgd",
             {"max_staleness": 2**31},
             "a whole number below 2\\*\\*31 or None",
         ),
-        ("sma", {"patience": 0}, "patience=0: give a number above 0"),
-        ("sma", {"blocking": "no"}, "blocking='no': give True or False"),
-        ("adaptive_sgd", {"preset": ["paper"]}, r"preset=\['paper'\]: give a string"),
-        ("sync_sgd", {"learning_rate": None}, "learning_rate=None: give a finite numb"),
-        ("sync_sgd", {"learning_rate": "0.1"}, "learning_rate='0.1': give a finite nu"),
+        ("sma", {"patience": 0}, "patience=0: pass a number above 0"),
+        ("sma", {"blocking": "no"}, "blocking='no': pass True or False"),
+        ("adaptive_sgd", {"preset": ["paper"]}, r"preset=\['paper'\]: pass a string"),
+        ("sync_sgd", {"learning_rate": None}, "learning_rate=None: pass a finite numb"),
+        ("sync_sgd", {"learning_rate": "0.1"}, "learning_rate='0.1': pass a finite nu"),
     ],
 )
 def test_refusals(name, wrong, message):

@@ -225,14 +225,14 @@ def test_old_files_have_no_calibration(tmp_path):
 @pytest.mark.parametrize(
     ("message", "changes"),
     [
-        ("contention must be at least 1, is 0.5", {"contention": 0.5}),
-        ("contention must be a finite number, is nan", {"contention": math.nan}),
-        ("contention must be a finite number, is inf", {"contention": math.inf}),
-        ("duty is a share of a step, at most 1, is 1.5", {"duty": 1.5}),
-        ("duty must be above 0, is 0", {"duty": 0.0}),
-        ("duty must be a finite number, is nan", {"duty": math.nan}),
-        ("per_byte must be at least 0, is -1", {"per_byte": -1.0}),
-        ("per_byte must be a finite number, is inf", {"per_byte": math.inf}),
+        ("contention must be at least 1, got 0.5", {"contention": 0.5}),
+        ("contention must be a finite number, got nan", {"contention": math.nan}),
+        ("contention must be a finite number, got inf", {"contention": math.inf}),
+        ("duty must be a share of a step, at most 1, got 1.5", {"duty": 1.5}),
+        ("duty must be above 0, got 0", {"duty": 0.0}),
+        ("duty must be a finite number, got nan", {"duty": math.nan}),
+        ("per_byte must be at least 0, got -1", {"per_byte": -1.0}),
+        ("per_byte must be a finite number, got inf", {"per_byte": math.inf}),
     ],
 )
 def test_invalid_workers(message, changes):
@@ -242,7 +242,7 @@ def test_invalid_workers(message, changes):
 
 
 def test_invalid_costs():
-    with pytest.raises(ValueError, match="per_round must be at least 0, is -1"):
+    with pytest.raises(ValueError, match="per_round must be at least 0, got -1"):
         Cost(1.0, 0.0, per_round=-1.0)
-    with pytest.raises(ValueError, match="a Cost of zeros only"):
+    with pytest.raises(ValueError, match="a Cost of zeros would"):
         Cost(0.0, 0.0, per_round=1.0)  # a step would take no time

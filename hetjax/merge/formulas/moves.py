@@ -17,8 +17,8 @@ from jax.typing import ArrayLike
 from hetjax import tree
 from hetjax.merge.formulas.weights import (
     Numbers,
-    everybody,
     floats,
+    presence_mask,
     proportional_weights,
 )
 from hetjax.merge.group import Group, as_group, like
@@ -112,7 +112,7 @@ def sma_correction(
     prev_trees: Trees | None = None,
     present: ArrayLike | None = None,
 ) -> tuple[PyTree, PyTree, Any]:
-    """(z, v, trees): trees and their average model pull each other, with momentum.
+    """(z, v, trees): trees and their average model attract each other, with momentum.
 
         c_j = alpha_j (w_j - z)
         w_j <- w_j - c_j
@@ -126,7 +126,7 @@ def sma_correction(
     group = as_group(trees)
     olds = _before("sma_correction", group, prev_trees)
     alpha = per_member("sma_correction", alpha, group.size)
-    here = everybody(alpha, present)
+    here = presence_mask(alpha, present)
     pull = jnp.where(here, alpha, 0.0)
     merges = jnp.any(here)  # a merge without members is no momentum step
     total = weighted_move(center, olds, pull)
@@ -156,7 +156,7 @@ def mean_correction(
     """
     group = as_group(trees)
     olds = _before("mean_correction", group, prev_trees)
-    here = everybody(per_member("mean_correction", 1.0, group.size), present)
+    here = presence_mask(per_member("mean_correction", 1.0, group.size), present)
     share = proportional_weights(jnp.ones(group.size), here)
     mean = moved(center, olds, share)
     pull = jnp.where(here, alpha, 0.0)
@@ -198,7 +198,7 @@ def _before(name: str, group: Group, prev_trees: Trees | None) -> Group:
     olds = group if prev_trees is None else as_group(prev_trees)
     if olds.size != group.size:
         raise ValueError(
-            f"{name}: {group.size} trees, {olds.size} prev_trees: give one of each "
+            f"{name}: {group.size} trees, {olds.size} prev_trees: pass one of each "
             "for every member"
         )
     return olds

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from hetjax import tree
 from hetjax.merge.formulas.moves import Trees, plain_mean, weighted_move
-from hetjax.merge.formulas.weights import Numbers, everybody, floats
+from hetjax.merge.formulas.weights import Numbers, floats, presence_mask
 from hetjax.merge.group import as_group
 from hetjax.tree import PyTree
 
@@ -35,7 +35,7 @@ def nova_step(
     """
     weights = floats(weights)
     move = weighted_move(center, trees, weights)
-    merges = jnp.any(everybody(weights, present))
+    merges = jnp.any(presence_mask(weights, present))
     buffer = tree.map_floats(
         lambda b, m: jnp.where(
             merges,
@@ -64,7 +64,7 @@ def gradient_sum_step(
     HierSGD, Algorithms 1 and 2.
     """
     group = as_group(grads)
-    ones = jnp.where(everybody(jnp.ones(group.size), present), 1.0, 0.0)
+    ones = jnp.where(presence_mask(jnp.ones(group.size), present), 1.0, 0.0)
     total = group.total(lambda g: g, ones)
     stepped = tree.map_floats(lambda x, g: x - learning_rate * g, center, total)
     return stepped, total

@@ -27,8 +27,8 @@ def floats(values: Numbers) -> jax.Array:
     return jnp.asarray(values, jnp.float32)
 
 
-def everybody(values: jax.Array, present: ArrayLike | None) -> jax.Array:
-    """`present` as an array [n] bool; by default all n entries of `values`."""
+def presence_mask(values: jax.Array, present: ArrayLike | None) -> jax.Array:
+    """Return `present` as an array [n] bool; by default all n `values` are present."""
     if present is None:
         return jnp.ones(values.shape, bool)
     return jnp.asarray(present, bool)
@@ -40,7 +40,7 @@ def proportional_weights(raw: Numbers, present: ArrayLike | None = None) -> jax.
     If no member is present, all weights are zero, so that a center does not move.
     """
     raw = floats(raw)
-    raw = jnp.where(everybody(raw, present), raw, 0.0)
+    raw = jnp.where(presence_mask(raw, present), raw, 0.0)
     total = raw.sum()
     return raw / jnp.where(total > 0, total, 1.0)
 
@@ -84,7 +84,7 @@ def normalized_weights(
     ['0.825', '0.225']
     """
     u = floats(local_steps)
-    here = everybody(u, present)
+    here = presence_mask(u, present)
     u = jnp.where(here, u, 0.0)  # so that an absent member is not the busiest
     alpha = proportional_weights(unnormalized(rule, u, floats(batch_sizes), here), here)
     met = all_below(floats(norms), threshold, here)
@@ -165,7 +165,7 @@ def nova_weights(
     are equal. Source: FedNova (Wang et al. 2020); docs/algorithms I.1.
     """
     tau = floats(local_steps)
-    here = everybody(tau, present)
+    here = presence_mask(tau, present)
     p = proportional_weights(jnp.ones_like(tau) if shares is None else shares, here)
     tau = jnp.where(here, tau, 1.0)
     a = tau
@@ -221,7 +221,7 @@ def accuracy_weights(
     all accuracies are zero. Source: docs/algorithms I.2.
     """
     measured = floats(accuracies)
-    here = everybody(measured, present)
+    here = presence_mask(measured, present)
     raw = jnp.where(here, measured**power * floats(shares), 0.0)
     raw = jnp.where(jnp.sum(raw) > 0, raw, 1.0)
     return proportional_weights(raw, here)

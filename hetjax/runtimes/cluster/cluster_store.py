@@ -87,7 +87,7 @@ class ClusterStore(ReplicaStore):
         self._begin(worker, "begin")
 
     def reset(self, worker: int) -> None:
-        """Let a worker begin its replica again, except for the merges' buffers."""
+        """Reset a worker's replica to the root's model, except for merge buffers."""
         self.discard(worker)
         self._begin(worker, "reset")
 
@@ -124,7 +124,7 @@ class ClusterStore(ReplicaStore):
         )
 
     def check_in(self, worker: int, replica: Any) -> None:
-        """Take note that a worker's round has arrived."""
+        """Note that a worker's round has arrived."""
         self._working.discard(worker)
         changed = worker in self._changed
         self._changed.discard(worker)

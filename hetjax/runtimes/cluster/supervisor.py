@@ -24,7 +24,7 @@ from hetjax.runtimes.cluster.worker_group import (
     WorkerGroup,
 )
 
-POLL_INTERVAL = 1.0  # [s] between looks for nodes with room
+POLL_INTERVAL = 1.0  # [s] between searches for nodes with room
 RETRY_PAUSE = 20.0  # [s] until another actor is started after one that failed
 GRACE_PERIOD = 30.0  # [s] that a run without workers waits for a node with room
 

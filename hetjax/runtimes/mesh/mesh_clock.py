@@ -48,14 +48,14 @@ _SHORTEST = 1e-4  # [s] of any superstep, even without steps
 class TimeMap(Checkpointable):
     """Maps the planned times of a clock [s] to the true ones, which it learns later.
 
-    A clock adds intervals, which it planned one behind the other; times within one are
-    moved with it, in proportion.
+    A clock adds intervals, which it planned one after the other; times within one are
+    mapped linearly.
     """
 
     changes = ("planned", "true")
 
     def __init__(self):
-        """Start at 0 s, which is 0 s."""
+        """Start with 0 s mapped to 0 s."""
         self.planned, self.true = array("d", [0.0]), array("d", [0.0])
 
     def __call__(self, planned: np.ndarray) -> np.ndarray:
@@ -64,7 +64,7 @@ class TimeMap(Checkpointable):
 
     @property
     def intervals(self) -> int:
-        """How many were added."""
+        """The number of intervals added."""
         return (len(self.true) - 1) // 2
 
     @property
@@ -77,9 +77,9 @@ class TimeMap(Checkpointable):
         self.true[-1] = true
 
     def add(self, start: float, end: float, seconds: float) -> None:
-        """Add an interval, which was planned; it took so many seconds.
+        """Add an interval planned from `start` to `end`, which took `seconds`.
 
-        It followed the one before at once.
+        It directly followed the previous interval.
         """
         self.planned.extend((start, end))
         self.true.extend((self.end, self.end + seconds))

@@ -1,4 +1,4 @@
-"""The layout of a mesh: its devices, with equally many workers on each.
+"""The layout of a mesh: its devices, with the same number of workers on each.
 
 `check_fits` checks which machines and strategies fit on a mesh.
 """

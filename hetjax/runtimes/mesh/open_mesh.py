@@ -197,7 +197,7 @@ def _gathered(algorithm: Algorithm, layout: MeshLayout) -> str:
 
 
 def _coordination(clock: MeshClock, layout: MeshLayout) -> Coordination:
-    """How all processes do the same: process 0 decides."""
+    """Coordination of the processes: process 0 decides for all."""
     if layout.is_single_process:
         return Coordination()
     share = partial(current_processes().broadcast, "evaluation", timeout=_LONG)

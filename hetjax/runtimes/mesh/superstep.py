@@ -35,14 +35,14 @@ def may_unroll(max_steps: int, workers_per_device: int) -> bool:
 
 
 class ControlMessage(NamedTuple):
-    """What process 0 broadcasts with a launch: integers, which a program carries.
+    """The integers that process 0 broadcasts with a launch, within its program.
 
     Any process may set `interrupted`.
     """
 
     seconds: int  # launch time, [s] and [us]
     microseconds: int
-    interrupted: int  # whether Ctrl-C or SIGTERM came
+    interrupted: int  # whether Ctrl-C or SIGTERM was received
     per_launch: int  # number of supersteps per launch
     due: int = 0  # whether a snapshot is due
 

@@ -150,7 +150,7 @@ class Supersteps:
             self._launch_pending()
 
     def flush(self) -> None:
-        """Launch all complete supersteps, and what the current one has so far."""
+        """Launch all complete supersteps, and the current one as far as it is known."""
         self._launch_pending()
         if self._current is not None and not self._current.is_launched:
             self._launch([self._part(self._current)])

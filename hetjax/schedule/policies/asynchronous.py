@@ -23,7 +23,7 @@ from hetjax.schedule.types import Actions, Policy
 from hetjax.typed_arguments import checked
 
 Partners = Callable[[int, int, int], tuple[int, ...]]
-_GOSSIP_STREAM = 30_011  # keeps the choice of partners apart from other uses of a seed
+_GOSSIP_STREAM = 30_011  # separates the choice of partners from other uses of a seed
 
 
 class AsynchronousState(NamedTuple):
@@ -56,24 +56,30 @@ def asynchronous(
     more than `max_staleness` local rounds ahead of the slowest one waits for it (stale
     synchronous parallel). With `refetch` it only pushes before it waits, and fetches
     when it continues; without `refetch` it merges as usual, for merges in which workers
-    keep models of their own. `partners(worker, merges, workers)` chooses the partners
-    of each merge. With `scaling`, that rule sets the batch sizes after every `window`
-    examples, and the relative learning rates are b_i / b. A worker that joins starts
-    with at least as many local rounds as the slowest one has done. Sources:
+    keep their own models. `partners(worker, merges, workers)` chooses the partners of
+    each merge. With `scaling`, that rule sets the batch sizes after every `window`
+    examples, and the relative learning rates are b_i / b. The round count of a worker
+    that joins starts at that of the slowest one, if its own is lower. Sources:
     docs/algorithms F.3, F.5, G.2, G.6.
     """
     if scaling and not (window and window > 0):
-        raise ValueError(f"asynchronous: window={window}: give examples per scaling")
+        raise ValueError(
+            f"asynchronous: window={window}: pass the number of examples per scaling"
+        )
     if max_staleness is not None and max_staleness < 0:
-        raise ValueError(f"max_staleness={max_staleness}: give at least 0, or None")
+        raise ValueError(
+            f"max_staleness={max_staleness}: pass a number of at least 0, or None"
+        )
     if max_staleness is not None and refetch and (partners or transfers % 2):
         raise ValueError(
             "asynchronous: a worker that waits pushes first and fetches later, which "
-            f"splits transfers={transfers} in half and allows no partners: give "
+            f"splits transfers={transfers} in half and allows no partners: pass "
             "refetch=False"
         )
     if local_steps < 1:
-        raise ValueError(f"asynchronous: local_steps={local_steps}: give at least 1")
+        raise ValueError(
+            f"asynchronous: local_steps={local_steps}: pass a number of at least 1"
+        )
 
     def init(
         infos: tuple[WorkerInfo, ...], num_examples: int
@@ -137,7 +143,7 @@ def asynchronous(
     def release(
         state: AsynchronousState, waiting: tuple[int, ...], merge: MergeAction | None
     ) -> tuple[AsynchronousState, Actions]:
-        """Dispatches to waiting workers that may continue; `merge` is the arrival's."""
+        """Dispatch to waiting workers that may continue; `merge` is the arrival's."""
         merges = (merge,) if merge else ()
         if max_staleness is None:
             return dispatch_to(state, waiting, merges)
@@ -154,7 +160,7 @@ def asynchronous(
         workers: Sequence[int],
         merges: tuple[MergeAction, ...] = (),
     ) -> tuple[AsynchronousState, Actions]:
-        """The next local round of these workers, after the merges."""
+        """Dispatch the next local round of these workers, after the merges."""
         dispatch = tuple((k, next_round(state, k)) for k in workers)
         state = state._replace(roster=state.roster.dispatched(workers))
         return state, Actions(merges, dispatch)
@@ -189,7 +195,7 @@ def _split_in_half(
     free: tuple[int, ...],
     transfers: int,
 ) -> tuple[MergeAction, ...]:
-    """Merges in which a worker that must wait only pushes; one that waited fetches."""
+    """Split merges: workers that must wait only push, and released ones fetch."""
     arrived = merge.members if merge else ()
     merges = [merge] if merge else []
     if merge and set(arrived) <= set(held):

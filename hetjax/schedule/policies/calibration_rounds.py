@@ -29,32 +29,32 @@ class Probe(NamedTuple):
 
 
 class CalibrationState(NamedTuple):
-    """The probes that remain, and the members that have not arrived yet."""
+    """The remaining probes, and the members that have not arrived yet."""
 
     roster: Roster
     probes: tuple[Probe, ...]  # the current one comes first
-    owing: frozenset[int]  # members of the current probe that have not arrived
+    pending: frozenset[int]  # members of the current probe that have not arrived
     names: tuple[str, ...]  # of all workers
 
 
 def calibration_rounds(
     *, batch_sizes: Sequence[int], local_steps: Sequence[int] = (1, 8), repeats: int = 5
 ) -> Policy:
-    """Rounds of every batch size and number of steps, for each worker and for all.
+    """Rounds of every batch size and number of steps, to measure their durations.
 
-    Each is done first by each worker alone, then by all at once, with a merge after
-    each round; the whole sequence is repeated `repeats` times. While all compute at
+    Each round is done first by each worker alone, then by all at once, with a merge
+    after each; the whole sequence is repeated `repeats` times. While all compute at
     once, the faster workers repeat their local round until the slowest has arrived, so
     that no worker ever computes alone. Then each does its local round once more and
     waits, as in a synchronous round, since cores that were idle start more slowly. The
     run ends (RunEnded) with the last round.
     """
     if not batch_sizes or min(batch_sizes) < 1:
-        raise ValueError(f"batch_sizes={tuple(batch_sizes)}: give positive numbers")
+        raise ValueError(f"batch_sizes={tuple(batch_sizes)}: pass positive numbers")
     if not local_steps or min(local_steps) < 1:
-        raise ValueError(f"local_steps={tuple(local_steps)}: give positive numbers")
+        raise ValueError(f"local_steps={tuple(local_steps)}: pass positive numbers")
     if repeats < 1:
-        raise ValueError(f"repeats={repeats}: give at least 1")
+        raise ValueError(f"repeats={repeats}: pass a number of at least 1")
     largest = max(batch_sizes)
 
     def init(
@@ -87,8 +87,8 @@ def calibration_rounds(
         if not isinstance(event, Arrival):
             return state, Actions()
         k, probe = event.worker, state.probes[0]
-        state = state._replace(owing=state.owing - {k})
-        if state.owing and not probe.once:
+        state = state._replace(pending=state.pending - {k})
+        if state.pending and not probe.once:
             state = state._replace(roster=state.roster.dispatched((k,)))
             return state, Actions(dispatch=((k, probe.local_round),))
         if state.roster.working:
@@ -103,13 +103,13 @@ def begin_probe(
     probes: tuple[Probe, ...],
     merges: tuple[MergeAction, ...] = (),
 ) -> tuple[CalibrationState, Actions]:
-    """Begins the first of these probes, after the merges of the one before."""
+    """Begin the first of these probes, after the merges of the previous one."""
     if not probes:
         raise RunEnded(DONE)
     members, local_round, _ = probes[0]
     state = state._replace(
         roster=state.roster.dispatched(members),
         probes=probes,
-        owing=frozenset(members),
+        pending=frozenset(members),
     )
     return state, Actions(merges, tuple((k, local_round) for k in members))

@@ -56,7 +56,7 @@ def downpour(
     """
     for name, value in {"push_every": push_every, "fetch_every": fetch_every}.items():
         if value < 1:
-            raise ValueError(f"{name}={value}: give a whole number of at least 1")
+            raise ValueError(f"{name}={value}: pass a whole number of at least 1")
 
     def init(
         infos: tuple[WorkerInfo, ...], num_examples: int
@@ -74,7 +74,7 @@ def downpour(
             case Arrival() if blocking:
                 return merge_and_wait(state, event)
             case Arrival():
-                return send_and_go_on(state, event.worker)
+                return send_and_continue(state, event.worker)
             case Join():
                 return handle_join(state, event.worker)
             case Merged(op=op) if MergeOp.REQUEST in op:
@@ -89,7 +89,9 @@ def downpour(
         state = _with_mailbox(_with_steps(state, k, 0), k, _EMPTY)
         return dispatch_to(state, (k,))
 
-    def send_and_go_on(state: DownpourState, k: int) -> tuple[DownpourState, Actions]:
+    def send_and_continue(
+        state: DownpourState, k: int
+    ) -> tuple[DownpourState, Actions]:
         step, mailbox = state.local_steps[k], state.mailboxes[k]
         op = MergeOp(0)
         if mailbox == _DELIVERED:
@@ -123,7 +125,7 @@ def downpour(
         workers: tuple[int, ...],
         merges: tuple[MergeAction, ...] = (),
     ) -> tuple[DownpourState, Actions]:
-        """The merges, then the next local round of each active worker among these."""
+        """Request the merges, then dispatch to the active workers among these."""
         active = [k for k in workers if k in state.roster.active]
         dispatch = tuple((k, next_round(state, k)) for k in active)
         state = state._replace(roster=state.roster.dispatched(active))

@@ -35,7 +35,7 @@ class GroupIndex(NamedTuple):
 def divide(
     infos: tuple[WorkerInfo, ...], sizes: int | Sequence[int] | None
 ) -> tuple[Workers, ...]:
-    """The workers of each group: consecutive ones by size, or one group per place."""
+    """Divide workers into groups: consecutive ones by size, or one group per place."""
     n = len(infos)
     if sizes is None:
         places: dict[Any, list[int]] = {}
@@ -45,13 +45,13 @@ def divide(
     if isinstance(sizes, int):
         if sizes < 1 or n % sizes:
             raise ValueError(
-                f"sizes={sizes}: {n} workers do not make whole groups; give one size "
-                "for each group"
+                f"sizes={sizes}: {n} workers cannot be divided into groups of this "
+                "size; pass one size per group"
             )
         sizes = (sizes,) * (n // sizes)
     if min(sizes, default=0) < 1 or sum(sizes) != n:
         raise ValueError(
-            f"sizes={tuple(sizes)}: give positive numbers that sum to the {n} workers"
+            f"sizes={tuple(sizes)}: pass positive numbers that sum to the {n} workers"
         )
     ends = [sum(sizes[: g + 1]) for g in range(len(sizes))]
     return tuple(

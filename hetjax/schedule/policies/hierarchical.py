@@ -74,7 +74,7 @@ def hierarchical(
     HierSGD, Algorithms 1 and 2; docs/algorithms D.1.
     """
     if every < 1:
-        raise ValueError(f"every={every}: give a whole number of at least 1")
+        raise ValueError(f"every={every}: pass a whole number of at least 1")
 
     def policy_of(g: int) -> Policy:
         return inner if isinstance(inner, Policy) else inner[g]
@@ -85,12 +85,15 @@ def hierarchical(
         """Each group's workers, and their infos as its policy sees them."""
         groups = divide(infos, sizes)
         if not isinstance(inner, Policy) and len(inner) != len(groups):
-            raise ValueError(f"{len(inner)} policies for {len(groups)} groups")
+            raise ValueError(
+                f"{len(inner)} policies for {len(groups)} groups: pass one policy per "
+                "group, or one for all"
+            )
         by_place = sizes is None
         return [(ws, inner_infos(infos, ws, by_place=by_place)) for ws in groups]
 
     def topology(infos: tuple[WorkerInfo, ...]) -> Topology:
-        """The groups' trees, each under its node, and the root above them."""
+        """Return the groups' trees, each under its node, and the root above them."""
         nodes: dict[str, Node] = {}
         names = []
         for g, (workers, own) in enumerate(split(infos)):
@@ -147,7 +150,7 @@ def hierarchical(
     def carry_up(
         state: TreeState, g: int, group: GroupState, actions: Actions
     ) -> tuple[TreeState, Actions]:
-        """A group's actions in the machine's names, and the root's merge if due."""
+        """Rename a group's actions for the machine; add the root's merge if due."""
         actions = outer_actions(g, group.workers, actions)
         group = _with_merges(group, outer_node(g), actions.merges)
         if group.merges < every:
@@ -208,9 +211,9 @@ def _with_merges(
 ) -> GroupState:
     """The group after these merges of its nodes; `top` is its topmost node.
 
-    For every node it stores the last merge with all members so far (workers may merge
-    one by one); the node's model is broadcast to them. Steps that a node makes by
-    itself add no members, and only merges that push count.
+    For every node the group stores the last merge, with all members so far (workers may
+    merge one by one); the node's model is broadcast to them. A node's own steps add no
+    members, and only merges that push count.
     """
     if not merges:
         return group
@@ -226,7 +229,7 @@ def _with_merges(
 
 
 def _only_upwards(merges: tuple[MergeAction, ...]) -> tuple[MergeAction, ...]:
-    """The merges right before the root's, without transfers down to the members."""
+    """The merges right before the root's, without transfers back to the members."""
     up = (m for m in merges if m.op != MergeOp.FETCH)
     return tuple(m._replace(transfers=min(m.transfers, 1)) for m in up)
 

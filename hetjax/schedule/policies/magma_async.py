@@ -22,7 +22,7 @@ SHARE = 0.1  # default duration of a master's step and of a copy, in batch durat
 
 
 class MagmaAsyncState(NamedTuple):
-    """The master, the duration of its steps, and how many steps were counted."""
+    """The master, the duration of its steps, and the number of steps counted."""
 
     roster: Roster
     infos: tuple[WorkerInfo, ...]
@@ -42,16 +42,16 @@ def magma_async(
     copy_seconds: float | None = None,
     subtract: str = "before",
 ) -> Policy:
-    """The slowest worker steps w continually; the others copy w and compute gradients.
+    """The slowest worker updates w continually; the others copy w and add gradients.
 
     A slave copies w, which takes `copy_seconds` and ends with a FETCH; it computes a
     gradient on a batch, adds it to the shared gradient g (PUSH), and copies again. The
     master makes one step every `server_step_seconds`. Its steps need no events: each
-    merge says how many steps there were since the merge before. A merge right before
-    each evaluation does so, too, so that evaluations see all steps up to their time.
-    Both durations default to a tenth of the master's seconds for a batch. Adding to g
-    takes one transfer over the link, which serves as a lock; so does subtracting the
-    slave's last gradient at the FETCH, with `subtract="before"`.
+    merge states the number of steps since the previous merge. An extra merge right
+    before each evaluation does the same, so that the evaluated model includes all steps
+    up to then. Both durations default to a tenth of the master's seconds for a batch.
+    Adding to g takes one transfer over the link, which serves as a lock; so does
+    subtracting the slave's last gradient at the FETCH, with `subtract="before"`.
 
     When the master leaves, the slowest slave becomes the master. A worker that leaves
     or becomes the master subtracts its last gradient from g when it arrives. A worker
@@ -65,7 +65,7 @@ def magma_async(
     given = {"server_step_seconds": server_step_seconds, "copy_seconds": copy_seconds}
     for name, value in given.items():
         if value is not None and not value > 0:
-            raise ValueError(f"{name}={value}: give a number above 0, or None")
+            raise ValueError(f"{name}={value}: pass a number above 0, or None")
     gradient = LocalRound(1, batch_size)
 
     def init(
@@ -138,7 +138,7 @@ def magma_async(
     def catch_up(
         state: MagmaAsyncState, time: float
     ) -> tuple[MagmaAsyncState, Actions]:
-        """Merges the master's steps since the last merge, before an evaluation.
+        """Merge the master's steps since the last merge, before an evaluation.
 
         A new master that still computes its last round as a slave steps when it
         arrives.
@@ -157,7 +157,7 @@ def magma_async(
         return state, Actions(merges=(merge,) if n else ())
 
     def count_steps(state: MagmaAsyncState, time: float) -> tuple[MagmaAsyncState, int]:
-        """Counts the steps that the master made since the last merge."""
+        """Count the steps that the master made since the last merge."""
         server_steps = int(time / state.tick)
         n = server_steps - state.server_steps
         return state._replace(server_steps=server_steps), n

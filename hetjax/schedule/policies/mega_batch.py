@@ -61,11 +61,11 @@ def mega_batch(
     given["warmup_size"] = warmup_size
     for name, value in given.items():
         if not value > 0:  # no worker would ever get a batch
-            raise ValueError(f"mega_batch: {name}={value}: give a number above 0")
+            raise ValueError(f"mega_batch: {name}={value}: pass a number above 0")
     if rule not in RULES:
         raise ValueError(f"rule={rule!r}: choose one of {RULES}")
     if not warmup_epochs >= 0:
-        raise ValueError(f"warmup_epochs={warmup_epochs}: give a number of at least 0")
+        raise ValueError(f"warmup_epochs={warmup_epochs}: pass a number of at least 0")
     scaler = as_scaling(scaling) if scaling else None
 
     def init(
@@ -95,7 +95,7 @@ def mega_batch(
                 return dispatch_or_merge(count(state, event), event.worker)
             case Join():
                 return dispatch_or_merge(state, event.worker)
-            case Leave(worker=k, lost=True):  # so are its updates since the last merge
+            case Leave(worker=k, lost=True):  # its unmerged updates are lost as well
                 updates = (*state.updates[:k], 0, *state.updates[k + 1 :])
                 return merge_if_spent(state._replace(updates=updates))
             case Leave():
@@ -105,7 +105,7 @@ def mega_batch(
     def dispatch_or_merge(
         state: MegaBatchState, worker: int
     ) -> tuple[MegaBatchState, Actions]:
-        """Dispatches a batch to the worker if it may have one, else may merge."""
+        """Dispatch a batch to the worker if any is left, else merge if all are done."""
         roster = state.roster
         if worker in roster.active - roster.working and is_unspent(state):
             state, given = dispatch(state, worker)
@@ -113,7 +113,7 @@ def mega_batch(
         return merge_if_spent(state)
 
     def merge_if_spent(state: MegaBatchState) -> tuple[MegaBatchState, Actions]:
-        """Merges and begins the next mega-batch once this one is spent and done."""
+        """Merge and begin the next mega-batch once this one is spent and done."""
         if state.roster.working or is_unspent(state):
             return state, Actions()
         did = {k for k, updates in enumerate(state.updates) if updates}

@@ -21,7 +21,7 @@ Workers = tuple[WorkerInfo, ...]
 
 
 class RoundsState(NamedTuple):
-    """The members of this round, and each worker's local round."""
+    """The members of the current round, and each worker's local round."""
 
     infos: Workers
     roster: Roster
@@ -66,7 +66,7 @@ def rounds(
         return begin_round(RoundsState(infos, roster, (), local_rounds), ())
 
     def choose(infos: Workers, roster: Roster) -> Workers:
-        """The infos of the workers that take part in a round that begins now."""
+        """Return the infos of the workers that take part in a round beginning now."""
         present = tuple(infos[k] for k in sorted(roster.active))
         if workers is None or not present:
             return present
@@ -75,10 +75,10 @@ def rounds(
     def plan(taking_part: Workers) -> dict[int, LocalRound]:
         """The local round of each of these workers."""
         if not taking_part:
-            raise ValueError("rounds: no workers take part; choose at least one")
+            raise ValueError("rounds: no workers take part: choose at least one")
         given = local_steps(taking_part) if callable(local_steps) else local_steps
         steps_k = per_worker("local_steps", given, len(taking_part))
-        if any(s != int(s) for s in steps_k):  # half a step would be rounded to none
+        if any(s != int(s) for s in steps_k):  # 0.5 would be rounded to 0
             raise ValueError(f"local_steps={given}: every entry must be a whole number")
         sizes_k = per_worker("batch_size", batch_size, len(taking_part))
         return {
@@ -129,7 +129,7 @@ def merge_all(members: tuple[int, ...], blocking: bool = True) -> MergeAction:
 def equal_time(
     local_steps: int, batch_size: float
 ) -> Callable[[Workers], tuple[int, ...]]:
-    """`local_steps` for the fastest worker; for others the number of equal duration.
+    """`local_steps` for the fastest worker; for others, the steps of equal duration.
 
         tau_i = max(1, round(local_steps t_min / t_i))
 

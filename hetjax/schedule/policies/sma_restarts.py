@@ -1,4 +1,4 @@
-"""SMA's restarts: when the learning rate drops or the loss stalls (host world)."""
+"""Restarts of SMA when the learning rate drops or the loss stalls (host world)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ class SmaRestartsState(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """When to restart.
+    """A condition for restarts.
 
     init() -> memory
     observe(memory, progress, event) -> (memory, due)
@@ -94,7 +94,7 @@ def on_rate_drop(learning_rate: LearningRateLike, *, drop: float = 0.75) -> Cond
     With a schedule that falls a little at every step, a restart is never due.
     """
     if not 0 < drop < 1:
-        raise ValueError(f"drop={drop}: give a number between 0 and 1")
+        raise ValueError(f"drop={drop}: pass a number between 0 and 1")
 
     def observe(last: float, progress: Progress, event: Event) -> tuple[float, bool]:
         if not isinstance(event, Arrival):
@@ -121,9 +121,9 @@ def on_plateau(*, patience: int = 5, improvement: float = 0.01) -> Condition:
     below 1 - `improvement` times the lowest so far.
     """
     if not patience >= 1:
-        raise ValueError(f"patience={patience}: give a number of at least 1")
+        raise ValueError(f"patience={patience}: pass a number of at least 1")
     if not 0 <= improvement < 1:
-        raise ValueError(f"improvement={improvement}: give a number from 0 to below 1")
+        raise ValueError(f"improvement={improvement}: pass a number from 0 to below 1")
 
     def observe(
         memory: Plateau, progress: Progress, event: Event

@@ -1,4 +1,4 @@
-"""How many workers a device should have: CROSSBOW's tuner (host world)."""
+"""CROSSBOW's tuner, which chooses the number of workers per device (host world)."""
 
 from typing import Any, NamedTuple
 
@@ -56,9 +56,9 @@ def tuned_workers(
     if rule not in TUNERS:
         raise ValueError(f"rule={rule!r}: choose one of {TUNERS}")
     if window < 1:
-        raise ValueError(f"window={window}: give a whole number of at least 1")
+        raise ValueError(f"window={window}: pass a whole number of at least 1")
     if threshold < 0:
-        raise ValueError(f"threshold={threshold}: give a number of at least 0")
+        raise ValueError(f"threshold={threshold}: pass a number of at least 0")
 
     def init(
         infos: tuple[WorkerInfo, ...], num_examples: int
@@ -101,7 +101,7 @@ def tuned_workers(
     def tune(
         state: TunedWorkersState, time: float
     ) -> tuple[TunedWorkersState, tuple[int, ...], tuple[int, ...]]:
-        """At the end of a window: the workers to start, and those to stop."""
+        """Choose the workers to start and to stop at the end of a window."""
         seconds = time - state.began
         now = {device: n / seconds for device, n in state.examples.items()}
         start, stop = _choose_workers(state, decide(state, now))
@@ -114,7 +114,7 @@ def tuned_workers(
         return state._replace(tuning=not done), start, stop
 
     def decide(state: TunedWorkersState, now: Throughputs) -> dict[str, int]:
-        """+1, 0 or -1 workers for every device."""
+        """Return the change in workers of every device: +1, 0 or -1."""
         if rule == "paper":
             return {d: compare(t, state.before[d]) for d, t in now.items()}
         grows = compare(sum(now.values()), sum(state.before.values())) > 0

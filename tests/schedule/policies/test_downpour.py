@@ -148,9 +148,9 @@ def test_one_transfer_per_message(push_every, fetch_every, op, transfers):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"push_every": 0}, "push_every=0: give a whole number of at least 1"),
-        ({"fetch_every": 1.5}, "fetch_every=1.5: give a whole number"),
-        ({"fetch_every": float("nan")}, "fetch_every=nan: give a whole number"),
+        ({"push_every": 0}, "push_every=0: pass a whole number of at least 1"),
+        ({"fetch_every": 1.5}, "fetch_every=1.5: pass a whole number"),
+        ({"fetch_every": float("nan")}, "fetch_every=nan: pass a whole number"),
     ],
 )
 def test_refusals(settings, message):

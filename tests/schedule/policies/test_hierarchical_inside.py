@@ -129,7 +129,9 @@ def test_a_policy_around_another_has_its_topology(wrapped):
 
 
 def test_a_topology_refuses_what_the_policy_refuses():
-    with pytest.raises(ValueError, match="sizes=2: 3 workers do not make whole groups"):
+    with pytest.raises(
+        ValueError, match="sizes=2: 3 workers cannot be divided into groups"
+    ):
         hierarchical(rounds(batch_size=8), sizes=2).topology(WORKERS)
     with pytest.raises(ValueError, match="2 policies for 3 groups"):
         hierarchical([rounds(batch_size=8)] * 2, sizes=1).topology(WORKERS)
@@ -277,13 +279,13 @@ def test_actions_leave_a_group_with_the_machines_names():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sizes": 2}, "sizes=2: 3 workers do not make whole groups"),
-        ({"sizes": 0}, "sizes=0: 3 workers do not make"),
-        ({"sizes": (2, 2)}, r"sizes=\(2, 2\): give positive numbers that sum to the 3"),
-        ({"sizes": (3, 0)}, r"sizes=\(3, 0\): give positive"),
-        ({"sizes": ()}, r"sizes=\(\): give positive"),
-        ({"every": 0}, "every=0: give a whole number of at least 1"),
-        ({"every": 1.5}, "every=1.5: give a whole number"),
+        ({"sizes": 2}, "sizes=2: 3 workers cannot be divided into groups"),
+        ({"sizes": 0}, "sizes=0: 3 workers cannot be divided"),
+        ({"sizes": (2, 2)}, r"sizes=\(2, 2\): pass positive numbers that sum to the 3"),
+        ({"sizes": (3, 0)}, r"sizes=\(3, 0\): pass positive"),
+        ({"sizes": ()}, r"sizes=\(\): pass positive"),
+        ({"every": 0}, "every=0: pass a whole number of at least 1"),
+        ({"every": 1.5}, "every=1.5: pass a whole number"),
     ],
 )
 def test_refusals(settings, message):

@@ -157,9 +157,9 @@ def test_a_server_step_and_a_copy_take_a_tenth_of_the_masters_batch():
         ({"subtract": "never"}, "subtract='never': choose one of"),
         (
             {"server_step_seconds": 0.0},
-            "server_step_seconds=0.0: give a number above 0",
+            "server_step_seconds=0.0: pass a number above 0",
         ),
-        ({"copy_seconds": -1.0}, "copy_seconds=-1.0: give a number above 0"),
+        ({"copy_seconds": -1.0}, "copy_seconds=-1.0: pass a number above 0"),
     ],
 )
 def test_refusals(settings, message):

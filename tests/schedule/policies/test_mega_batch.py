@@ -267,5 +267,5 @@ def test_settings_that_are_not_positive(name, value):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "8", (8, 8)])
 def test_a_batch_size_that_is_no_number(value):
-    with pytest.raises(ValueError, match="batch_size=.*: give a finite number"):
+    with pytest.raises(ValueError, match="batch_size=.*: pass a finite number"):
         mega_batch(examples=40, batch_size=value)

@@ -170,16 +170,16 @@ def test_old_states_stay_valid():
         ({"local_steps": -2}, "local_steps=-2: every entry must be positive"),
         ({"batch_size": 0}, "batch_size=0: every entry must be positive"),
         ({"batch_size": (8, -8, 8)}, "every entry must be positive"),
-        ({"batch_size": lambda: 8}, "batch_size=.*: give a finite number or a seq"),
-        ({"batch_size": float("nan")}, "batch_size=nan: give a finite number or a seq"),
-        ({"local_steps": float("inf")}, "local_steps=inf: give a whole number or"),
+        ({"batch_size": lambda: 8}, "batch_size=.*: pass a finite number or a seq"),
+        ({"batch_size": float("nan")}, "batch_size=nan: pass a finite number or a seq"),
+        ({"local_steps": float("inf")}, "local_steps=inf: pass a whole number or"),
         (
             {"local_steps": lambda infos: float("inf")},
             "local_steps=inf: every entry must be positive, and a finite number",
         ),
         # half a step would be no step, which takes no time: an endless loop
-        ({"local_steps": 0.5}, "local_steps=0.5: give a whole number or a sequence"),
-        ({"local_steps": (1, 1.5, 1)}, "give a whole number or a sequence"),
+        ({"local_steps": 0.5}, "local_steps=0.5: pass a whole number or a sequence"),
+        ({"local_steps": (1, 1.5, 1)}, "pass a whole number or a sequence"),
         (
             {"local_steps": lambda infos: (1, 1.5, 1)},
             r"local_steps=\(1, 1.5, 1\): every entry must be a whole number",

@@ -197,8 +197,8 @@ def test_throughput_is_of_examples():
     ("settings", "message"),
     [
         ({"rule": "guess"}, "rule='guess': choose one of"),
-        ({"window": 0}, "window=0: give a whole number of at least 1"),
-        ({"threshold": -0.1}, "threshold=-0.1: give a number of at least 0"),
+        ({"window": 0}, "window=0: pass a whole number of at least 1"),
+        ({"threshold": -0.1}, "threshold=-0.1: pass a number of at least 0"),
         ({"threshold": float("nan")}, "threshold=nan"),
     ],
 )

@@ -53,7 +53,7 @@ def as_numpy(state, replicas, stats):
 
 
 PAIR = r"return a pair \(state, replicas\) with all 2 replicas"
-BRANCH = r"apply branches on a value.*test_own_parts.py, line \d+\).*use jnp.where"
+BRANCH = r"apply branches on a value.*test_custom_parts.py, line \d+\).*use jnp.where"
 MERGES = {
     "state alone": (applying(lambda state, replicas, stats: state), PAIR),
     "replicas alone": (applying(lambda state, replicas, stats: replicas), PAIR),
@@ -81,7 +81,7 @@ def acting(dispatch):
     )
 
 
-ROUND = r"give pairs \(worker, LocalRound\(local_steps, batch_size\)\)"
+ROUND = r"use pairs \(worker, LocalRound\(local_steps, batch_size\)\)"
 ACTIONS = r"return a pair \(state, Actions\(...\)\)"
 POLICIES = {
     "init, nothing": (
@@ -97,12 +97,12 @@ POLICIES = {
     "a worker": (acting((0,)), f"dispatches 0: {ROUND}"),
     "half a step": (acting(((0, LocalRound(0.5, 8)),)), ROUND),
     "steps of several workers": (acting(((0, LocalRound((1, 2), 8)),)), ROUND),
-    "no tuple": (acting(LocalRound(1, 8)[0]), r"Actions\(dispatch=1\): give a tuple"),
+    "no tuple": (acting(LocalRound(1, 8)[0]), r"Actions\(dispatch=1\): use a tuple"),
     "merges of numbers": (
         ROUNDS._replace(
             init=lambda *given: (ROUNDS.init(*given)[0], Actions(merges=((0, 1),)))
         ),
-        r"init merges \(0, 1\): give MergeAction\(members\)",
+        r"init merges \(0, 1\): use MergeAction\(members\)",
     ),
 }
 
@@ -124,7 +124,7 @@ def test_a_policy(own, message):
 
 
 def test_steps_for_other_workers():
-    with refused("local_steps has 2 entries for 1 workers: give one number for all"):
+    with refused("local_steps has 2 entries for 1 workers: pass one number for all"):
         run(policy=schedule.rounds(batch_size=8, local_steps=(1, 2)))
 
 
