@@ -3,10 +3,10 @@
 The machines of the tests of traces and fits.
 """
 
-from hetjax.engine.examples import Examples
+from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.protocols import Traits
 from hetjax.engine.records.ledger import Ledger
-from hetjax.engine.writer import TapeWriter
+from hetjax.engine.tape_writer import TapeWriter
 from hetjax.machine import (
     Cost,
     Event,

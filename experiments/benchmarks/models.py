@@ -28,7 +28,7 @@ from experiments.benchmarks import models_peers
 from experiments.benchmarks.turns import by_hand, in_turn, ratio, session
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded
-from hetjax.engine.local_steps import StepSettings
+from hetjax.engine.step_runner import StepSettings
 from hetjax.runtimes.real.step_timer import StepTimer
 
 FLAGS = flags.FLAGS

@@ -34,7 +34,7 @@ from experiments.benchmarks.turns import session
 from experiments.common import bounds, pipelines, scripts
 from experiments.common.bounds import bounded
 from hetjax.data.batching import make_batch, make_buckets
-from hetjax.engine.local_steps import StepSettings
+from hetjax.engine.step_runner import StepSettings
 from hetjax.runtimes.real.step_timer import StepTimer
 from hetjax.tasks import augment
 

@@ -12,7 +12,7 @@ from experiments.common import bounds
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import StepSettings
+from hetjax.engine.step_runner import StepSettings
 from hetjax.runtimes.real.step_timer import StepTimer
 
 STEPS, BATCH, FEATURES, CLASSES = 8, 32, 64, 10

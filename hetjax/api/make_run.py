@@ -20,10 +20,10 @@ from hetjax.engine.programs.task_programs import Programs
 from hetjax.machine import Machine
 from hetjax.merge.types import MergeProperty
 from hetjax.replica import Requires
-from hetjax.report.schedule import Schedule
-from hetjax.runtimes.compiled.parts import Parts, changed_leaves, copied_leaves
+from hetjax.report.schedule_table import Schedule
+from hetjax.runtimes.compiled.batch_sources import device_bytes, rows_on
 from hetjax.runtimes.compiled.player_choice import num_lanes
-from hetjax.runtimes.compiled.rows import device_bytes, rows_on
+from hetjax.runtimes.compiled.program_parts import Parts, changed_leaves, copied_leaves
 from hetjax.runtimes.compiled.run_function import play_run, rate_dtype
 from hetjax.runtimes.compiled.scheduled_run import ScheduledRun, schedule_run
 from hetjax.runtimes.devices import default_device

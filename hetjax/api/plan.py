@@ -22,8 +22,8 @@ from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
 from hetjax.data.dataset_checks import check_whole
 from hetjax.engine.decisions import decisions
-from hetjax.engine.local_steps import StepSettings
 from hetjax.engine.placement import Device
+from hetjax.engine.step_runner import StepSettings
 from hetjax.machine import Arrival, Event, Machine, SimulatedClock
 from hetjax.report.table import Table, Tabular
 from hetjax.runtimes.compiled.player_choice import compiled_bytes

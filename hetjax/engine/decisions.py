@@ -5,11 +5,11 @@ from typing import get_args
 
 import numpy as np
 
-from hetjax.engine.examples import Examples
+from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.protocols import Clock, Traits
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.tape import Tape
-from hetjax.engine.writer import TapeWriter
+from hetjax.engine.tape_writer import TapeWriter
 from hetjax.machine.types import Event, Slow
 from hetjax.sampling.types import Sampler
 from hetjax.schedule.types import Actions, Policy

@@ -1,8 +1,8 @@
 """The loop: take the next event, write the tape, play it, and record what happens.
 
 This is the one place where the host world and the device world meet: the writer of the
-tape (`hetjax.engine.writer`) on one side; on the other the player, the records of the
-run, its checkpoints, and its trace.
+tape (`hetjax.engine.tape_writer`) on one side; on the other the player, the records of
+the run, its checkpoints, and its trace.
 """
 
 import gc
@@ -19,7 +19,7 @@ from hetjax.checkpointable import Leaves
 from hetjax.data.batching import nonzeros_counter
 from hetjax.engine import tape
 from hetjax.engine.capabilities import PlaysAhead, RoundNotFinite
-from hetjax.engine.examples import Examples
+from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.interruption import INTERRUPTED, interruptible
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Clock, EvaluatedModel, Runtime, Traits
@@ -28,7 +28,7 @@ from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.rollback import Rollback
 from hetjax.engine.run_records import RunRecords
 from hetjax.engine.snapshots import Snapshots
-from hetjax.engine.writer import TapeWriter
+from hetjax.engine.tape_writer import TapeWriter
 from hetjax.machine import (
     Arrival,
     Event,

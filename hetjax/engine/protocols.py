@@ -85,7 +85,7 @@ class Clock(Protocol):
 
 
 class RoundResult(Protocol):
-    """The result of a local round; `hetjax.engine.local_steps.RoundOutcome` is one.
+    """The result of a local round; `hetjax.engine.step_runner.RoundOutcome` is one.
 
     Where the host runs ahead of the devices, a result may not be `known` yet when its
     Arrival is handled. Reading `mean`, `finite` or `losses` then waits for it.

@@ -11,11 +11,11 @@ from typing import Any
 from hetjax.engine import tape
 from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import RoundOutcome
 from hetjax.engine.placement import Placement
 from hetjax.engine.player_parts import Assignment, Executor, Store
 from hetjax.engine.protocols import Plays, RoundResult, Traits
 from hetjax.engine.replica_store import ReplicaStore
+from hetjax.engine.step_runner import RoundOutcome
 from hetjax.machine.merge_times import MergeTimes
 from hetjax.machine.types import Arrival, WorkerInfo
 from hetjax.strategies.types import Strategy

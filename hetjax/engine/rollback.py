@@ -15,7 +15,7 @@ import jax
 
 from hetjax.engine.capabilities import PlaysAhead, RoundNotFinite
 from hetjax.engine.run_records import RunRecords
-from hetjax.engine.writer import TapeWriter
+from hetjax.engine.tape_writer import TapeWriter
 
 
 class Rollback:

@@ -1,6 +1,7 @@
 """The tape: what a run does, as a stream of entries, written before it is played.
 
-The writer (`hetjax.engine.writer`) decides; a player carries out. The tape consists of
+The writer (`hetjax.engine.tape_writer`) decides; a player carries out. The tape
+consists of
 
 - the events of the clock and the `Actions` of the policy;
 - instructions for a player, and

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from hetjax.local.updates import LocalUpdate
 from hetjax.replica import Replica
-from hetjax.traced import memoized
+from hetjax.traced_settings import memoized
 from hetjax.tree import OptState, Params
 
 

@@ -21,9 +21,9 @@ from hetjax.optimizer_needs import (
     is_schedule_free,
 )
 from hetjax.replica import Replica
-from hetjax.traced import is_given, memoized
+from hetjax.traced_settings import is_given, memoized
 from hetjax.tree import OptState, Params
-from hetjax.unit_rate import check_unit_rate
+from hetjax.unit_learning_rate import check_unit_rate
 
 
 class LocalUpdate(NamedTuple):

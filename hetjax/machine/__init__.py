@@ -6,12 +6,11 @@ Start with `simulated_machine.py` and its clock, `simulated_clock.py`.
 from hetjax.machine.faults import ScriptedFault
 from hetjax.machine.merge_queues import Transfer
 from hetjax.machine.merge_times import MergeRequest, MergeTimes, PlannedMerge, Stamps
+from hetjax.machine.merge_tree import Node, Topology, flat
 from hetjax.machine.presets import PRESETS, like_amazon670k, load_machine, preset
-from hetjax.machine.profile import Cost, Drift, Link, Profile
 from hetjax.machine.roster import Roster
 from hetjax.machine.simulated_clock import SimulatedClock
 from hetjax.machine.simulated_machine import Machine
-from hetjax.machine.topology import Node, Topology, flat
 from hetjax.machine.types import (
     PUSH_FETCH,
     ROOT,
@@ -30,6 +29,7 @@ from hetjax.machine.types import (
     Timer,
     WorkerInfo,
 )
+from hetjax.machine.workers_and_links import Cost, Drift, Link, Profile
 
 __all__ = [
     "PRESETS",

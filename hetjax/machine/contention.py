@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hetjax.checkpointable import Checkpointable
-from hetjax.machine.profile import Profile
+from hetjax.machine.workers_and_links import Profile
 
 
 @dataclass

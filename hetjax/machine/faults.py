@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hetjax.machine.profile import check_at_least_zero, check_positive
+from hetjax.machine.workers_and_links import check_at_least_zero, check_positive
 
 FAULTS = ("kill", "slow", "join")
 AS_SCRIPTED = "as scripted"  # the reason of a worker event that a script caused

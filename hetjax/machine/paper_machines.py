@@ -5,8 +5,8 @@ paper states are used, or derived as the comment says; other times are estimated
 the multiplications of a model, and marked as such.
 """
 
-from hetjax.machine.profile import Cost, Link, Profile
 from hetjax.machine.simulated_machine import Machine
+from hetjax.machine.workers_and_links import Cost, Link, Profile
 
 # --- Biased Local SGD: one RTX 4090 and one EPYC 7543, or eight and two ---------------
 

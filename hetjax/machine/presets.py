@@ -18,8 +18,8 @@ from hetjax.machine.paper_machines import (
     RTX4090_SECONDS,
     WRN_BATCH,
 )
-from hetjax.machine.profile import Cost, Link, Profile
 from hetjax.machine.simulated_machine import MAX_WORKERS, Machine, check_num_workers
+from hetjax.machine.workers_and_links import Cost, Link, Profile
 
 # Four V100 cards of one server are not equally fast: the slowest takes 32 % longer than
 # the fastest (Adaptive SGD). Of the time of a batch of 256 examples 3/7 are the fixed

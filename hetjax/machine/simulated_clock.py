@@ -17,7 +17,6 @@ from hetjax.machine.event_queue import EventQueue, check_known, check_members
 from hetjax.machine.faults import ScriptedFault
 from hetjax.machine.merge_queues import MergeQueues, Transfer
 from hetjax.machine.merge_times import MergeRequest, PlannedMerge, Stamps
-from hetjax.machine.profile import check_seed
 from hetjax.machine.roster import Roster
 from hetjax.machine.simulated_machine import Machine
 from hetjax.machine.types import (
@@ -30,6 +29,7 @@ from hetjax.machine.types import (
     Merged,
     Slow,
 )
+from hetjax.machine.workers_and_links import check_seed
 
 
 class SimulatedClock(Checkpointable):

@@ -15,8 +15,13 @@ from typing import Any
 from hetjax.atomic_files import naming
 from hetjax.machine.faults import ScriptedFault, absent_at_first, check_faults
 from hetjax.machine.json_records import read_json, to_json
-from hetjax.machine.profile import Link, Profile, check_at_least_zero, check_seed
 from hetjax.machine.types import WorkerInfo
+from hetjax.machine.workers_and_links import (
+    Link,
+    Profile,
+    check_at_least_zero,
+    check_seed,
+)
 from hetjax.summaries import counted, html_of, two_lines
 
 MAX_WORKERS = 100_000  # each has a replica of the model

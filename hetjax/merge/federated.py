@@ -37,7 +37,7 @@ from hetjax.merge.types import (
     MergeProperty,
 )
 from hetjax.merge.worker_stats import WorkerStats
-from hetjax.traced import is_given
+from hetjax.traced_settings import is_given
 from hetjax.tree import ModelState, Params, PyTree
 
 

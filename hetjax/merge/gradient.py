@@ -31,7 +31,7 @@ from hetjax.merge.worker_stats import WorkerStats
 from hetjax.optimizer_needs import check_center_optimizer
 from hetjax.replica import Replica
 from hetjax.tree import ModelState, OptState, Params, PyTree
-from hetjax.unit_rate import check_unit_rate
+from hetjax.unit_learning_rate import check_unit_rate
 
 
 class AggregationState(NamedTuple):

@@ -27,7 +27,7 @@ from hetjax.merge.types import (
 )
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
-from hetjax.traced import is_given
+from hetjax.traced_settings import is_given
 from hetjax.tree import ModelState, Params
 
 

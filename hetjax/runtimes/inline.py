@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from hetjax.engine.local_steps import RoundOutcome
 from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment, TakeTurns
+from hetjax.engine.step_runner import RoundOutcome
 
 TIMED_ASSIGNMENTS = 3  # assignments that are timed to decide; the first compiles
 SHORTEST_POOLED = 1e-3  # [s] shortest assignment that is worth waking a thread
@@ -25,7 +25,7 @@ class InlineExecutor:
     """
 
     def __init__(self, run: Any):
-        """`run(assignment) -> outcome`; see `hetjax.engine.local_steps.StepRunner`."""
+        """`run(assignment) -> outcome`; see `hetjax.engine.step_runner.StepRunner`."""
         self._run = run
         self._results: dict[int, Result] = {}
 

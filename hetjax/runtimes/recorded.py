@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import RoundOutcome, StepRunner, StepSettings
 from hetjax.engine.placement import Placement
 from hetjax.engine.player_parts import Assignment
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.reference_player import ReferencePlayer
+from hetjax.engine.step_runner import RoundOutcome, StepRunner, StepSettings
 from hetjax.runtimes.devices import all_devices, default_device
 from hetjax.runtimes.inline import GroupedExecutor
 from hetjax.strategies.types import Strategy

@@ -10,12 +10,13 @@ from hetjax.data.batching import nonzeros_per_example
 from hetjax.engine.capabilities import CheckpointSupport
 from hetjax.engine.decisions import write_unplayed
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import RoundOutcome, StepRunner, StepSettings
 from hetjax.engine.placement import Device, Placement
 from hetjax.engine.player_parts import Assignment, Executor
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.reference_player import ReferencePlayer
+from hetjax.engine.step_runner import RoundOutcome, StepRunner, StepSettings
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
+from hetjax.runtimes.compiled.batch_sources import HostRows, rows_on
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
 from hetjax.runtimes.compiled.player_choice import (
     CHECKPOINT_KINDS,
@@ -24,7 +25,6 @@ from hetjax.runtimes.compiled.player_choice import (
     num_lanes,
     reconsider,
 )
-from hetjax.runtimes.compiled.rows import HostRows, rows_on
 from hetjax.runtimes.compiled.side_by_side import SideBySidePlayer
 from hetjax.runtimes.devices import default_device, device_name, simulation_devices
 from hetjax.runtimes.inline import InlineExecutor, PooledExecutor, SpreadExecutor

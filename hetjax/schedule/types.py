@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hetjax.machine.topology import Topology, flat
+from hetjax.machine.merge_tree import Topology, flat
 from hetjax.machine.types import Event, LocalRound, MergeAction, WorkerInfo
 from hetjax.summaries import html_of, maker, two_lines
 

@@ -9,7 +9,7 @@ from hetjax.merge.merge_checks import check_fraction, check_not_negative, check_
 from hetjax.schedule import LearningRateLike
 from hetjax.strategies.types import Strategy, factory, settings
 from hetjax.strategies.worker_optimizers import sgd_or
-from hetjax.traced import is_given
+from hetjax.traced_settings import is_given
 
 
 @factory

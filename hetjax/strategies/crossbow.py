@@ -12,7 +12,7 @@ from hetjax.merge.merge_checks import (
 from hetjax.schedule import LearningRateLike, Policy
 from hetjax.strategies.types import Strategy, factory, settings
 from hetjax.strategies.worker_optimizers import local_rule
-from hetjax.traced import is_given
+from hetjax.traced_settings import is_given
 
 CENTERS = ("own", "mean")
 RESTARTS = ("never", "on_lr_drop", "on_plateau")

@@ -11,7 +11,7 @@ from hetjax.merge.merge_checks import check_fraction, check_positive
 from hetjax.schedule import LearningRateLike, WorkerInfo
 from hetjax.strategies.types import Strategy, factory, settings
 from hetjax.strategies.worker_optimizers import sgd_or
-from hetjax.traced import is_given
+from hetjax.traced_settings import is_given
 
 SAMPLINGS = ("uniform", "unified", "separated")
 Steps = int | Sequence[int] | str

@@ -14,7 +14,7 @@ from hetjax.local import LocalUpdate
 from hetjax.merge.merge_checks import check_not_negative
 from hetjax.optimizer_needs import check_worker_optimizer
 from hetjax.schedule import LearningRateLike
-from hetjax.unit_rate import check_unit_rate
+from hetjax.unit_learning_rate import check_unit_rate
 
 
 def local_rule(

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
-from hetjax.machine.profile import Cost, Link, Profile
 from hetjax.machine.simulated_machine import Machine
+from hetjax.machine.workers_and_links import Cost, Link, Profile
 from hetjax.tracing.measured_rounds import MeasuredRound, bursts_of, measured_rounds
 from hetjax.tracing.trace import Trace
 

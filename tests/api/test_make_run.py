@@ -9,7 +9,7 @@ import pytest
 
 import hetjax as hj
 from hetjax.api import make_run
-from hetjax.report.schedule import SHOWN
+from hetjax.report.schedule_table import SHOWN
 
 MACHINE = hj.machine.preset("v100x3+k80")
 SECONDS, EVALS = 0.1, 3

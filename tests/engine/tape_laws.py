@@ -9,7 +9,7 @@ from recorded_runs import Counted, no_nonzeros
 from hetjax.engine import tape
 from hetjax.engine.protocols import EvaluatedModel, Traits
 from hetjax.engine.records.ledger import Ledger
-from hetjax.engine.writer import TapeWriter
+from hetjax.engine.tape_writer import TapeWriter
 from hetjax.machine import (
     ROOT,
     Arrival,

@@ -23,7 +23,7 @@ from tape_laws import (
 )
 
 from hetjax.engine import tape
-from hetjax.engine.examples import Examples
+from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.protocols import Traits
 from hetjax.machine import (
     ROOT,

@@ -9,8 +9,8 @@ import hetjax as hj
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.data.batching import make_batch
-from hetjax.engine import local_steps
-from hetjax.engine.local_steps import StepRunner, StepSettings
+from hetjax.engine import step_runner
+from hetjax.engine.step_runner import StepRunner, StepSettings
 from hetjax.machine import preset
 
 
@@ -18,7 +18,7 @@ from hetjax.machine import preset
 @pytest.mark.parametrize("exact", [False, True])
 def test_batches_gathered_at_once_equal_those_of_each_step(at_once, exact, monkeypatch):
     """One, three or all seven batches of 4 x 6 floats; padded if that is allowed."""
-    monkeypatch.setattr(local_steps, "AT_ONCE", at_once)
+    monkeypatch.setattr(step_runner, "AT_ONCE", at_once)
     strategy = hj.local_sgd(batch_size=7, learning_rate=0.1, local_steps=7)
     job = Session(
         TASK, DATA, preset("v100x4"), RunConfig(seconds=1.0, num_evals=1)

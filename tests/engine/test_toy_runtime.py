@@ -8,9 +8,9 @@ import pytest
 from real_runs import DATA, TASK
 
 import hetjax as hj
-from hetjax.engine.local_steps import StepRunner, StepSettings
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.reference_player import ReferencePlayer
+from hetjax.engine.step_runner import StepRunner, StepSettings
 from hetjax.machine import (
     Arrival,
     Merged,

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from hetjax import local, merge, unit_rate
+from hetjax import local, merge, unit_learning_rate
 from hetjax.strategies.baselines import central
 
 EMA = optax.chain(optax.ema(0.99, debias=False), optax.scale(-1.0))
@@ -162,7 +162,9 @@ def test_the_injected_rate_is_that_of_the_state():
     """The rate is read from optax's closures, which must agree with the state."""
     tx = optax.inject_hyperparams(optax.adam)(learning_rate=0.05, b1=0.5)
     state = tx.init({"w": jnp.ones(2)})
-    rates = [float(v[0]) for v in unit_rate._rates((tx.init, tx.update), set())]
+    rates = [
+        float(v[0]) for v in unit_learning_rate._rates((tx.init, tx.update), set())
+    ]
     assert rates == pytest.approx([float(state.hyperparams["learning_rate"])])
 
 
@@ -177,4 +179,4 @@ def test_what_is_no_optimizer_is_named():
         with pytest.raises(
             ValueError, match="mine: .*adam.* is not an optax optimizer"
         ):
-            unit_rate.check_unit_rate(thing, "mine")
+            unit_learning_rate.check_unit_rate(thing, "mine")

@@ -21,7 +21,7 @@ from real_runs import own_threads, poisoned_task
 from script_json import printed_by
 
 import hetjax as hj
-from hetjax.engine.local_steps import STEP_MODES
+from hetjax.engine.step_runner import STEP_MODES
 from hetjax.runtimes.devices import all_devices, device_name
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 

@@ -12,8 +12,8 @@ from tiny_runs import nothing_compiled
 import hetjax as hj
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
-from hetjax.engine.local_steps import RoundOutcome, StepRunner
 from hetjax.engine.player_parts import Assignment
+from hetjax.engine.step_runner import RoundOutcome, StepRunner
 from hetjax.machine import preset
 from hetjax.runtimes import devices, simulated
 from hetjax.runtimes.devices import simulation_devices

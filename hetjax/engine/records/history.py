@@ -100,7 +100,7 @@ class History:
     stuck: list[str] = field(default_factory=list)
     # workers whose threads did not end with the run
     step_modes: dict[str, str] = field(default_factory=dict)
-    # how K local steps ran on each kind of device (see `hetjax.engine.local_steps`)
+    # how K local steps ran on each kind of device (see `hetjax.engine.step_runner`)
     placement: str = ""  # devices of the replicas, or how a mesh placed them and why
     played: str = ""
     # of a simulated run: "compiled", "compiled, one of 4 runs at once", or why the

@@ -9,7 +9,7 @@ import numpy as np
 from hetjax.checkpointable import Checkpointable
 from hetjax.engine.records.timeline import Timeline, WorkerRecord
 from hetjax.machine.merge_times import Moves, Stamps, moves_of
-from hetjax.machine.topology import Topology
+from hetjax.machine.merge_tree import Topology
 from hetjax.machine.types import (
     ROOT,
     Arrival,

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from hetjax import tree
 from hetjax.merge.group import Group
 from hetjax.merge.merge_checks import check_steps
-from hetjax.traced import is_given
+from hetjax.traced_settings import is_given
 from hetjax.tree import PyTree
 
 Numbers: TypeAlias = ArrayLike | list[float] | list[int] | tuple[float, ...]

@@ -24,10 +24,10 @@ from hetjax.data.dataset import Dataset, Split
 from hetjax.data.held_out import FEW, split_off
 from hetjax.data.portable import Portable, open_portable
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import RoundOutcome, StepSettings
 from hetjax.engine.player_parts import Assignment
 from hetjax.engine.programs.compilations import Compilations
 from hetjax.engine.programs.sharing import programs_of
+from hetjax.engine.step_runner import RoundOutcome, StepSettings
 from hetjax.local import with_merge_buffers
 from hetjax.merge.merge_traffic import Change
 from hetjax.recipes import make

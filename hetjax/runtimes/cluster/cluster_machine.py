@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hetjax.data.dataset_checks import is_whole
-from hetjax.engine.local_steps import ALONE
+from hetjax.engine.step_runner import ALONE
 from hetjax.machine import ScriptedFault
 from hetjax.machine.types import WorkerInfo
 from hetjax.runtimes.cluster.actor_pool import ActorPool, wait_until_started

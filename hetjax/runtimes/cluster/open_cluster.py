@@ -21,11 +21,11 @@ import numpy as np
 from hetjax import tree
 from hetjax.engine.capabilities import CheckpointSupport, Unreachable
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import RoundOutcome, StepSettings
 from hetjax.engine.placement import Placement
 from hetjax.engine.player_parts import Assignment, TakeTurns
 from hetjax.engine.programs.compilations import Compilations
 from hetjax.engine.protocols import Runtime
+from hetjax.engine.step_runner import RoundOutcome, StepSettings
 from hetjax.machine import WorkerInfo
 from hetjax.runtimes.cluster.actor import RoundCall, RoundReport, RunSettings
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine

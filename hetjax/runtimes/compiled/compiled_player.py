@@ -16,7 +16,7 @@ from hetjax.checkpointable import Leaves
 from hetjax.engine.protocols import EvaluatedModel
 from hetjax.engine.replica_store import Model
 from hetjax.runtimes.compiled.instruction_collector import InstructionCollector
-from hetjax.runtimes.compiled.parts import RunState
+from hetjax.runtimes.compiled.program_parts import RunState
 from hetjax.runtimes.compiled.stretch import PendingOutcome, Stretch
 from hetjax.runtimes.inline import run_turns_alone
 

@@ -20,7 +20,7 @@ from hetjax.engine.rollback import frozen
 from hetjax.engine.tape import StartRound
 from hetjax.machine import WorkerInfo
 from hetjax.merge.types import MergeProperty
-from hetjax.runtimes.compiled.rows import MAX_SENT_BYTES, device_bytes
+from hetjax.runtimes.compiled.batch_sources import MAX_SENT_BYTES, device_bytes
 from hetjax.runtimes.step_modes import (
     flops_per_example,
     loops_are_fast,

@@ -12,7 +12,7 @@ from jax import lax
 from hetjax import tree
 from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import Programs
-from hetjax.runtimes.compiled.parts import Parts, RunState, initial_run_state
+from hetjax.runtimes.compiled.program_parts import Parts, RunState, initial_run_state
 from hetjax.runtimes.compiled.scheduled_run import ScheduledRun
 from hetjax.runtimes.compiled.stretch_program import event_player
 from hetjax.runtimes.compiled.stretch_types import scale_rates

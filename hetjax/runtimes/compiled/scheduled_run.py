@@ -20,7 +20,7 @@ from hetjax.engine.loop import ledger_of, writer_of
 from hetjax.engine.protocols import EvaluatedModel
 from hetjax.machine import ROOT, Machine, MergeOp, SimulatedClock, WorkerInfo
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer, UnavailableMetrics
-from hetjax.runtimes.compiled.parts import Parts
+from hetjax.runtimes.compiled.program_parts import Parts
 from hetjax.runtimes.compiled.stretch_types import (
     ProgramShape,
     ScheduleEvent,

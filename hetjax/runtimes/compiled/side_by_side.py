@@ -20,7 +20,7 @@ from hetjax.engine.replica_store import Model, counters
 from hetjax.machine import Arrival
 from hetjax.metric_mode import better
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer, UnavailableMetrics
-from hetjax.runtimes.compiled.parts import Parts, RunState
+from hetjax.runtimes.compiled.program_parts import Parts, RunState
 from hetjax.runtimes.compiled.stacks import tree_row
 from hetjax.runtimes.compiled.stretch import PendingOutcome
 from hetjax.runtimes.compiled.stretch_program import stretch_program

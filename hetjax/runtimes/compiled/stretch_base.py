@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from hetjax.replica import Replica
-from hetjax.runtimes.compiled.parts import Parts
+from hetjax.runtimes.compiled.program_parts import Parts
 from hetjax.runtimes.compiled.stacks import run_if, set_tree_row
 from hetjax.runtimes.compiled.stretch_types import ProgramShape, StretchTables
 

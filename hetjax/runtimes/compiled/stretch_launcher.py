@@ -11,7 +11,7 @@ from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
 from hetjax.engine.replica_store import Model, counters
 from hetjax.machine import WorkerInfo
-from hetjax.runtimes.compiled.parts import (
+from hetjax.runtimes.compiled.program_parts import (
     NodeIndices,
     Parts,
     RunState,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from hetjax.replica import Replica
-from hetjax.runtimes.compiled.parts import Parts, RunState
+from hetjax.runtimes.compiled.program_parts import Parts, RunState
 from hetjax.runtimes.compiled.stacks import array_row, repeat
 from hetjax.runtimes.compiled.stretch_types import (
     ProgramShape,

@@ -15,7 +15,7 @@ from hetjax.merge.merge_checks import check_op
 from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
-from hetjax.runtimes.compiled.parts import RunState, States
+from hetjax.runtimes.compiled.program_parts import RunState, States
 from hetjax.runtimes.compiled.stacks import (
     array_row,
     replaced_leaves,

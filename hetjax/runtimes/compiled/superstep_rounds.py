@@ -11,7 +11,7 @@ from jax import lax
 from hetjax import tree
 from hetjax.data.batching import Bucket
 from hetjax.engine.programs.task_programs import step_key
-from hetjax.runtimes.compiled.parts import RunState
+from hetjax.runtimes.compiled.program_parts import RunState
 from hetjax.runtimes.compiled.stacks import (
     array_row,
     run_if,

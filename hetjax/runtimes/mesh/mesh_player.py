@@ -22,7 +22,7 @@ from hetjax.runtimes.inline import run_turns_alone
 from hetjax.runtimes.mesh.merge_stages import RequestedMerge
 from hetjax.runtimes.mesh.mesh_clock import MeshClock
 from hetjax.runtimes.mesh.mesh_layout import first_part, on_device
-from hetjax.runtimes.mesh.supersteps import Supersteps
+from hetjax.runtimes.mesh.superstep_launcher import Supersteps
 from hetjax.strategies.types import Strategy
 
 

@@ -249,7 +249,7 @@ class _SuperstepProgram:
             batch = jax.tree.map(
                 lambda x: lax.dynamic_index_in_dim(x, i, keepdims=False), batches
             )
-            # (seed, worker, step), as in `hetjax.engine.local_steps`
+            # (seed, worker, step), as in `hetjax.engine.step_runner`
             key_data = numbers[1:4].at[2].add(jnp.uint32(i))
             replica, values, mean = self._step(replica, batch, learning_rate, key_data)
             if self._algorithm.observes_losses:

@@ -18,9 +18,9 @@ import numpy as np
 from hetjax import tree
 from hetjax.engine.capabilities import CheckpointSupport, Coordination
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import StepSettings
 from hetjax.engine.player_parts import Assignment
 from hetjax.engine.protocols import Runtime
+from hetjax.engine.step_runner import StepSettings
 from hetjax.machine import LocalRound, WorkerInfo
 from hetjax.merge.types import MergeProperty
 from hetjax.processes.agreement import current_processes
@@ -30,7 +30,7 @@ from hetjax.runtimes.mesh.mesh_clock import MeshClock
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout, check_fits, layout_of
 from hetjax.runtimes.mesh.mesh_player import MeshPlayer
 from hetjax.runtimes.mesh.superstep import may_unroll
-from hetjax.runtimes.mesh.supersteps import Supersteps
+from hetjax.runtimes.mesh.superstep_launcher import Supersteps
 from hetjax.runtimes.real.measured_costs import measure_costs
 from hetjax.runtimes.real.step_mode_choice import measured_once
 from hetjax.runtimes.real.step_timer import StepTimer

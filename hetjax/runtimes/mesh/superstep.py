@@ -15,8 +15,8 @@ from jax import lax
 from hetjax.data.batching import Bucket
 from hetjax.data.uneven import common_bucket, make_uneven_batches
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import LONGEST
 from hetjax.engine.player_parts import Assignment
+from hetjax.engine.step_runner import LONGEST
 from hetjax.runtimes.mesh.merge_stages import RequestedMerge
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 from hetjax.tree import PyTree

@@ -17,8 +17,8 @@ import jax
 
 from hetjax.cache import cache_folder
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import LONGEST
 from hetjax.engine.placement import Device
+from hetjax.engine.step_runner import LONGEST
 from hetjax.runtimes.real.dry_run import DryRun
 from hetjax.runtimes.real.real_machine import RealMachine
 from hetjax.runtimes.real.step_timer import StepTimer

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import StepRunner, StepSettings
 from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment
+from hetjax.engine.step_runner import StepRunner, StepSettings
 from hetjax.replica import Replica
 
 MIN_SAMPLES = 8  # of a measurement

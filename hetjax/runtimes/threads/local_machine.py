@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import jax
 
-from hetjax.engine.local_steps import STEP_MODES
 from hetjax.engine.placement import Device
+from hetjax.engine.step_runner import STEP_MODES
 from hetjax.machine import ScriptedFault
 from hetjax.machine.types import WorkerInfo
 from hetjax.runtimes.devices import all_devices, chosen_devices, device_name

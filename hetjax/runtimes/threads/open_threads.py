@@ -2,10 +2,10 @@
 
 from hetjax.engine.capabilities import CheckpointSupport
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import StepRunner, StepSettings
 from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.reference_player import ReferencePlayer
+from hetjax.engine.step_runner import StepRunner, StepSettings
 from hetjax.runtimes.real.dry_run import (
     compile_merges,
     compile_steps,

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from hetjax.engine.local_steps import RoundOutcome, StepRunner
 from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment, TakeTurns
 from hetjax.engine.programs.compilations import Compilations
+from hetjax.engine.step_runner import RoundOutcome, StepRunner
 from hetjax.runtimes.devices import device_name
 from hetjax.runtimes.inline import group_assignments
 from hetjax.runtimes.real.throttle import Cancelled, Throttle

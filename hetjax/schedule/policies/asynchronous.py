@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetjax.machine.profile import check_seed
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
@@ -18,6 +17,7 @@ from hetjax.machine.types import (
     WorkerInfo,
     per_worker,
 )
+from hetjax.machine.workers_and_links import check_seed
 from hetjax.schedule.batch_scaling import ScalingRule, among
 from hetjax.schedule.types import Actions, Policy
 from hetjax.typed_arguments import checked

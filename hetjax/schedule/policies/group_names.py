@@ -8,7 +8,7 @@ node "x" is "group3/x".
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hetjax.machine.topology import Node, Topology
+from hetjax.machine.merge_tree import Node, Topology
 from hetjax.machine.types import (
     ROOT,
     Arrival,

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from hetjax.machine.merge_tree import Node, Topology
 from hetjax.machine.roster import Roster
-from hetjax.machine.topology import Node, Topology
 from hetjax.machine.types import (
     ROOT,
     Arrival,

@@ -16,7 +16,12 @@ from hetjax.data.batching import (
 )
 from hetjax.data.columns import RowsView
 from hetjax.data.dataset import Split
-from hetjax.runtimes.compiled.rows import DeviceRows, HostRows, device_bytes, pad_rows
+from hetjax.runtimes.compiled.batch_sources import (
+    DeviceRows,
+    HostRows,
+    device_bytes,
+    pad_rows,
+)
 from hetjax.runtimes.compiled.stretch import Stretch
 from hetjax.runtimes.compiled.tables import Buckets
 

@@ -21,12 +21,12 @@ from tape_laws import written
 
 import hetjax
 from hetjax.engine import tape
-from hetjax.engine.examples import Examples
+from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.protocols import EvaluatedModel, Traits
 from hetjax.machine import Arrival, LocalRound, MergeAction
 from hetjax.runtimes.compiled import instruction_collector
+from hetjax.runtimes.compiled.batch_sources import DeviceRows
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
-from hetjax.runtimes.compiled.rows import DeviceRows
 from hetjax.runtimes.compiled.stretch import Stretch
 from hetjax.runtimes.compiled.stretch_types import WORKER
 from hetjax.runtimes.compiled.tables import Buckets

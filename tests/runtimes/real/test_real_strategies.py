@@ -25,7 +25,7 @@ import hetjax as hj
 from hetjax.api.progress import ProgressBar
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
-from hetjax.engine.local_steps import StepRunner
+from hetjax.engine.step_runner import StepRunner
 from hetjax.runtimes.real import step_mode_choice
 from hetjax.tracing.fingerprint import digest
 from hetjax.tracing.fit import fit_machine

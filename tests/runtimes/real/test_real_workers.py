@@ -25,8 +25,8 @@ from real_runs import (
 )
 
 import hetjax as hj
-from hetjax.engine.local_steps import StepRunner
 from hetjax.engine.replica_store import ReplicaStore
+from hetjax.engine.step_runner import StepRunner
 from hetjax.machine import Arrival, ScriptedFault
 from hetjax.tracing.fit import fit_machine
 from hetjax.tracing.trace import Trace

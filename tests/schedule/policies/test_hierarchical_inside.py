@@ -11,7 +11,7 @@ from hetjax.machine import (
     Timer,
     WorkerInfo,
 )
-from hetjax.machine.topology import Node
+from hetjax.machine.merge_tree import Node
 from hetjax.schedule import (
     ROOT,
     Actions,

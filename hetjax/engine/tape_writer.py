@@ -14,12 +14,12 @@ import numpy as np
 
 from hetjax.checkpointable import Checkpointable
 from hetjax.engine import tape
-from hetjax.engine.examples import Examples
+from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.protocols import Clock, EvaluatedModel, Traits
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.tape import Tape
 from hetjax.machine.merge_times import MergeRequest, Stamps, moves_of
-from hetjax.machine.topology import Topology
+from hetjax.machine.merge_tree import Topology
 from hetjax.machine.types import (
     ROOT,
     Arrival,
