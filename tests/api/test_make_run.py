@@ -1,6 +1,7 @@
 """`make_run`: equal to `train`, and its gradients to finite differences."""
 
 import dataclasses
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +9,10 @@ import numpy as np
 import pytest
 
 import hetjax as hj
-from hetjax.api import make_run
 from hetjax.report.schedule_table import SHOWN
+
+# the attribute `make_run` of the package is the function
+MODULE = importlib.import_module("hetjax.api.make_run")
 
 MACHINE = hj.machine.preset("v100x3+k80")
 SECONDS, EVALS = 0.1, 3
@@ -328,7 +331,7 @@ def test_rounds_side_by_side_equal_those_in_turn(problem, name, lanes, monkeypat
         slope = jax.grad(lambda rate: run(learning_rate=rate)[0]["loss"][-1])
         return run(), slope(0.1)
 
-    monkeypatch.setattr(make_run, "num_lanes", lambda *about: lanes)
+    monkeypatch.setattr(MODULE, "num_lanes", lambda *about: lanes)
     found, slope = with_slope()
     check_equal(found, trained(problem, made(name)))
     monkeypatch.undo()
