@@ -38,7 +38,7 @@ def test_the_models_of_an_interrupted_run(tmp_path):
 
 def test_models_that_cannot_be_saved_or_loaded(tmp_path):
     history, p = train(), problem()
-    with pytest.raises(ValueError, match="only with train.checkpoint"):
+    with pytest.raises(ValueError, match="only a run with train.checkpoint"):
         history.save_model(tmp_path / "best", best=True)
     history.save_model(tmp_path / "model")
     with pytest.raises(FileExistsError, match="overwrite=True"):
