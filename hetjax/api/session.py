@@ -41,6 +41,7 @@ from hetjax.engine.programs.compilations import Compilations
 from hetjax.engine.programs.coupling import check_uncoupled
 from hetjax.engine.programs.metrics import evaluation_batches, numbers_per_example
 from hetjax.engine.programs.sharing import programs_of, shared_parts
+from hetjax.engine.programs.task_programs import Programs
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.records.history import EPOCHS_DONE, History
 from hetjax.metric_mode import reaches
@@ -71,7 +72,7 @@ class Session:
         self._splits: dict[Any, tuple[Split, Split]] = {}  # by data and seed
         self.programs = programs_of(task)
         self._shapes = data.train  # the buckets are made for its shapes
-        self._tests = cache(partial(self._evaluated, data))
+        self._tests = _evaluation_sets_once(self.programs, data, config)
         self._about_data = _described_once(data)
 
     def check_strategies(
@@ -117,28 +118,8 @@ class Session:
         data = replace(data, test=fixed_subset(data.test, self.config.eval_examples))
         other._splits = {}
         other.data, other._about_data = data, _described_once(data)
-        other._tests = cache(partial(other._evaluated, data))
+        other._tests = _evaluation_sets_once(self.programs, data, self.config)
         return other
-
-    def _evaluated(self, data: Dataset) -> dict[str, Any]:
-        """Return the fields of a job about evaluations on the test split."""
-        batches = partial(self._batches, num_classes=data.num_classes)
-        part = fixed_subset(data.test, self.config.eval_examples)
-        whole = [] if part is data.test else batches(data.test)
-        return {
-            "test": batches(part),
-            "num_test": len(part),
-            "whole_test": whole,
-            "num_whole_test": len(data.test),
-        }
-
-    def _batches(self, split: Split, num_classes: int) -> Sequence[Batch]:
-        """Return evaluation batches; a head needs no array of all scores."""
-        exact = self.programs.task.batch_coupled
-        if self.programs.task.head is not None:
-            return evaluation_batches(split, 1, exact=exact)
-        numbers = num_classes or numbers_per_example(self.programs, split)
-        return evaluation_batches(split, numbers, exact=exact)
 
     def run(
         self,
@@ -342,7 +323,8 @@ class Session:
         train, held, config = self.data.train, None, self.config
         if any(merge.required_metrics for merge in strategy.merges):
             train, held = self._split_off(self.schedule_of(seed))
-        held_out = self._batches(held, self.data.num_classes) if held else []
+        num_classes = self.data.num_classes
+        held_out = _batches(self.programs, held, num_classes) if held else []
         return Job(
             name=name,
             data=self.data,
@@ -363,6 +345,38 @@ class Session:
             on_devices=self._on_devices,
             schedule_seed=config.schedule_seed,
         )
+
+
+def _evaluation_sets_once(
+    programs: Programs, data: Dataset, config: RunConfig
+) -> Callable[[], dict[str, Any]]:
+    """Return a function that makes, once, a job's fields about the test split.
+
+    It does not refer to a session, which would then be freed late.
+    """
+
+    @cache
+    def made() -> dict[str, Any]:
+        batches = partial(_batches, programs, num_classes=data.num_classes)
+        part = fixed_subset(data.test, config.eval_examples)
+        whole = [] if part is data.test else batches(data.test)
+        return {
+            "test": batches(part),
+            "num_test": len(part),
+            "whole_test": whole,
+            "num_whole_test": len(data.test),
+        }
+
+    return made
+
+
+def _batches(programs: Programs, split: Split, num_classes: int) -> Sequence[Batch]:
+    """Return evaluation batches; a head needs no array of all scores."""
+    exact = programs.task.batch_coupled
+    if programs.task.head is not None:
+        return evaluation_batches(split, 1, exact=exact)
+    numbers = num_classes or numbers_per_example(programs, split)
+    return evaluation_batches(split, numbers, exact=exact)
 
 
 def _described_once(data: Dataset) -> Callable[[], dict[str, Any]]:
