@@ -25,7 +25,7 @@ class InlineExecutor:
     """
 
     def __init__(self, run: Any):
-        """`run(assignment) -> outcome`; see `hetjax.engine.step_runner.StepRunner`."""
+        """`run(assignment)` returns a `RoundOutcome`; see `StepRunner.run`."""
         self._run = run
         self._results: dict[int, Result] = {}
 

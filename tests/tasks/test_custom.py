@@ -389,7 +389,9 @@ def test_data_of_another_task(make, message):
 def test_weights_by_a_metric_that_is_to_be_small_are_refused():
     data = data_of(VALUES)
     strategy = hj.fed_acc(batch_size=4, learning_rate=0.1)
-    with pytest.raises(ValueError, match="fed_acc weights models by their rmse, for which"):
+    with pytest.raises(
+        ValueError, match="fed_acc weights models by their rmse, for which"
+    ):
         trained(hj.regression(LINEAR, data), data, strategy)
 
 
