@@ -53,7 +53,8 @@ def _client() -> Any:
         return None
     import orbax.checkpoint as ocp  # here, since the import takes seconds
 
-    return ocp.multihost.get_jax_distributed_client()
+    # not `ocp.multihost`, which a user's `import orbax.checkpoint.multihost` replaces
+    return ocp.utils.multihost.get_jax_distributed_client()
 
 
 @functools.cache
