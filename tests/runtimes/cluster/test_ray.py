@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from pathlib import Path
 
 import chex
@@ -24,7 +25,9 @@ pytestmark = pytest.mark.full
 
 NODE = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 150_000_000}
 ROOT = Path(__file__).parents[3]
-PATHS = [ROOT, ROOT / "tests", ROOT / "tests/strategies", *Path(__file__).parents[:2]]
+PYTEST = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]
+FOLDERS = ["tests", *PYTEST["ini_options"]["pythonpath"]]  # of the tests' modules
+PATHS = [ROOT, *(ROOT / folder for folder in FOLDERS)]
 
 
 class Nodes:
