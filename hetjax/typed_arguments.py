@@ -8,9 +8,10 @@ name the argument.
 import collections.abc
 import functools
 import inspect
+import math
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -152,3 +153,18 @@ def _words(option: Any) -> str:
         )
     function = typing.get_origin(option) is collections.abc.Callable
     return "a function" if function else f"a {getattr(option, '__name__', option)}"
+
+
+def per_worker(name: str, value: float | Sequence[float], n: int) -> tuple[float, ...]:
+    """Return a number for each of n workers; raise a ValueError if they do not fit."""
+    values = tuple(value) if isinstance(value, Iterable) else (value,) * n
+    if len(values) != n:
+        raise ValueError(
+            f"{name} has {len(values)} entries for {n} workers: pass one number for "
+            "all, or one for each"
+        )
+    if not all(isinstance(v, Real) and 0 < v < math.inf for v in values):  # no NaN
+        raise ValueError(
+            f"{name}={value!r}: every entry must be positive, and a finite number"
+        )
+    return values

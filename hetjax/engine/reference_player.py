@@ -49,11 +49,8 @@ class ReferencePlayer:
         topology = strategy.policy.topology(workers)
         self._open = partial(open_store, strategy, job, placement, topology)
         self._resets = job.on_nan == "reset"
-        self.run_turns, self.flush, self.close = (
-            executor.run_turns,
-            executor.flush,
-            executor.close,
-        )
+        self.run_turns = executor.run_turns
+        self.flush, self.close = executor.flush, executor.close
 
     def open(self) -> None:
         """Make the first model."""
@@ -79,10 +76,8 @@ class ReferencePlayer:
 
     def _start(self, r: tape.StartRound) -> None:
         replica = self.store.check_out(r.worker)
-        assignment = Assignment(
-            r.worker, replica, r.rows, r.learning_rate, r.first_step
-        )
-        self._executor.start(assignment)
+        work = Assignment(r.worker, replica, r.rows, r.learning_rate, r.first_step)
+        self._executor.start(work)
 
     def _finish(self, arrival: Arrival) -> RoundResult:
         """Check in a replica; reset it if it is not finite."""
@@ -99,10 +94,8 @@ class ReferencePlayer:
     # -- merges and evaluations --------------------------------------------------------
 
     def _measure(self, e: tape.MeasureMembers) -> list[float]:
-        models = [
-            self.store.member_model(m) for m in (*e.action.members, *e.action.partners)
-        ]
-        return self.evaluator.member_metrics(models)
+        members = (*e.action.members, *e.action.partners)
+        return self.evaluator.member_metrics([*map(self.store.member_model, members)])
 
     def _merge(self, merge: tape.MergeReplicas) -> MergeTimes:
         compilations = self._job.compilations
@@ -127,7 +120,5 @@ class ReferencePlayer:
     def load_outcome(self, worker: int, saved: dict[str, Any]) -> None:
         """Restore the outcome of a round that was in flight."""
         replica = self.store.replica_of(worker, saved["replica"])
-        fields = {k: saved[k] for k in RoundOutcome._fields}
-        self._executor.restore_outcome(
-            worker, RoundOutcome(**{**fields, "replica": replica})
-        )
+        fields = {k: saved[k] for k in RoundOutcome._fields} | {"replica": replica}
+        self._executor.restore_outcome(worker, RoundOutcome(**fields))

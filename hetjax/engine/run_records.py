@@ -22,14 +22,9 @@ from hetjax.engine.protocols import RoundResult, Runtime
 from hetjax.engine.records.history import Evaluation, History, WorkerEvent
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.records.losses import Losses
-from hetjax.engine.tape import (
-    EvaluationDone,
-    MergeDone,
-    StartRound,
-    changes_root,
-    counts_as_merge,
-)
+from hetjax.engine.tape import EvaluationDone, MergeDone, StartRound
 from hetjax.machine import Arrival, Join, Leave, Slow
+from hetjax.machine.merge_times import changes_root, counts_as_merge
 from hetjax.metric_mode import better
 from hetjax.strategies.types import DEFAULT_NAME, Strategy
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from hetjax.engine.protocols import EvaluatedModel
 from hetjax.machine.merge_times import Stamps
-from hetjax.machine.types import ROOT, LocalRound, MergeAction, MergeOp
+from hetjax.machine.types import LocalRound, MergeAction
 
 EVALUATE = "evaluate"  # the writer's timer; it comes after all arrivals of its time
 
@@ -117,13 +117,3 @@ class MergesDone(NamedTuple):
 
 
 Tape = Generator[Any, Any, None]
-
-
-def changes_root(action: MergeAction) -> bool:
-    """Whether a merge changes the run's model."""
-    return action.node == ROOT and counts_as_merge(action)
-
-
-def counts_as_merge(action: MergeAction) -> bool:
-    """Whether an action merges members: it is no mere fetch, or step of a node."""
-    return action.op not in (MergeOp.FETCH, MergeOp.STEP)

@@ -18,7 +18,13 @@ from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.protocols import Clock, EvaluatedModel, Traits
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.tape import Tape
-from hetjax.machine.merge_times import MergeRequest, Stamps, moves_of
+from hetjax.machine.merge_times import (
+    MergeRequest,
+    Stamps,
+    changes_root,
+    moves_of,
+    seconds_to_measure,
+)
 from hetjax.machine.merge_tree import Topology
 from hetjax.machine.types import (
     ROOT,
@@ -36,15 +42,10 @@ from hetjax.machine.types import (
     Timer,
 )
 from hetjax.schedule.action_checks import begin, react
-from hetjax.schedule.learning_rates import (
-    LearningRateLike,
-    Progress,
-    learning_rate_at,
-)
+from hetjax.schedule.learning_rates import LearningRateLike, Progress, learning_rate_at
 from hetjax.schedule.types import Actions, Policy
 
 NOTHING = Actions()
-_FORWARD = 1 / 3  # seconds of a forward pass, as a share of a training step
 
 
 class TapeWriter(Checkpointable):
@@ -88,8 +89,7 @@ class TapeWriter(Checkpointable):
         self.examples, self.ledger = examples, ledger
         self._num_examples, self._num_held_out = num_examples, num_held_out
         self._learning_rate, self._traits = learning_rate, traits
-        self._stops_if_lost = stops_if_lost
-        self._stopped = stopped
+        self._stops_if_lost, self._stopped = stops_if_lost, stopped
         self.due = deque(instants)  # of the evaluations that remain
         # (time, evaluation of the model that is visible until then)
         self.held: deque[tuple[float, EvaluatedModel]] = deque()
@@ -215,10 +215,9 @@ class TapeWriter(Checkpointable):
         clock, roster = self._clock, self._clock.roster
         if self._awaited or clock.has_pending_joins or roster.working:
             return
-        if self._last is None:
-            since, what = 0.0, "when the run began"
-        else:
-            since, what = self._last.time, f"on {type(self._last).__name__}"
+        last = self._last
+        since = 0.0 if last is None else last.time
+        what = "when the run began" if last is None else f"on {type(last).__name__}"
         if roster.active:
             yield tape.EndRun(
                 f"no worker has a local round since {since:.6g} s: the policy returned "
@@ -263,12 +262,11 @@ class TapeWriter(Checkpointable):
 
     def _dispatch(self, worker: int, local_round: LocalRound) -> Tape:
         """Draw the examples of a round, and start it."""
-        local_round.check()
         rows, nonzeros = self.examples.draw(worker, local_round)
         rate = np.float32(self._rate() * local_round.lr_scale)
         start = self._clock.dispatch(worker, local_round, nonzeros).start
         if worker not in self._replicas:
-            yield from self._begin(worker)
+            yield from self._begin((worker,))
         first = self.ledger.steps_of(worker)
         self.ledger.record_dispatch(worker, local_round, start, float(rate))
         yield tape.StartRound(worker, local_round, rows, nonzeros, rate, first, start)
@@ -282,10 +280,13 @@ class TapeWriter(Checkpointable):
         progress = Progress(examples, epochs, updates, self._clock.now)
         return learning_rate_at(self._learning_rate, progress)
 
-    def _begin(self, worker: int) -> Tape:
-        yield tape.BeginReplica(worker)
-        self._replicas.add(worker)
-        self.ledger.record_fetch(worker)
+    def _begin(self, members: Sequence[int | str]) -> Tape:
+        """Begin the replicas that are missing."""
+        for member in members:
+            if isinstance(member, int) and member not in self._replicas:
+                yield tape.BeginReplica(member)
+                self._replicas.add(member)
+                self.ledger.record_fetch(member)
 
     def _discard_replica(self, worker: int) -> Tape:
         if worker in self._replicas:
@@ -300,27 +301,26 @@ class TapeWriter(Checkpointable):
         members = (*action.members, *action.partners)
         accuracy, seconds = None, 0.0
         if traits.measured(action.node) and moves_of(action.op).pushes:
-            yield from self._begin_all(members)
+            yield from self._begin(members)
             accuracy = yield tape.MeasureMembers(action)
-            seconds = self._seconds_to_measure(action)
+            everyone, held_out = self._clock.workers, self._num_held_out
+            seconds = seconds_to_measure(action, everyone, held_out)
         below = self._topology.workers_below(action.members)
         request = MergeRequest(action, traits.num_bytes, seconds, below)
         visible, stamps, missing = self._clock.plan(request)
         if action.op is MergeOp.STEP and action.node == ROOT:
             self.held.clear()  # the new model is visible at once
-        elif self.due and tape.changes_root(action):
+        elif self.due and changes_root(action):
             yield from self._hold(visible)
         if not self._replicas.issuperset(members):  # new replicas predate the merge
-            yield from self._begin_all(members)
+            yield from self._begin(members)
         if traits.synchronizes and any(isinstance(m, str) for m in action.members):
             yield tape.Synchronize()
         if missing or traits.may_be_unreachable:
             missing = yield from self._unreachable(action, missing)
+        share, rate = self.examples.share(), self._rate()
         stats = ledger.take_stats(
-            action,
-            share=self.examples.share(),
-            accuracy=accuracy,
-            learning_rate=self._rate(),
+            action, share=share, accuracy=accuracy, learning_rate=rate
         )
         times = yield tape.MergeReplicas(action, stats)
         if stamps is None:
@@ -336,11 +336,6 @@ class TapeWriter(Checkpointable):
                 ledger.record_merge(member, requested, stamps)
                 self.examples.observe(member)
 
-    def _begin_all(self, members: Sequence[int | str]) -> Tape:
-        for member in members:
-            if isinstance(member, int) and member not in self._replicas:
-                yield from self._begin(member)
-
     def _unreachable(
         self, action: MergeAction, missing: tuple[int, ...]
     ) -> Generator[Any, Any, tuple[int, ...]]:
@@ -350,23 +345,13 @@ class TapeWriter(Checkpointable):
         """
         for worker in missing:
             yield from self._discard_replica(worker)
-            yield from self._begin(worker)
+            yield from self._begin((worker,))
         if self._traits.may_be_unreachable:
             missing = tuple((yield tape.GatherReplicas(action)))
         for worker in missing:
             self._lose_work(worker, self._clock.now)
             self.ledger.record_fetch(worker)
         return missing
-
-    def _seconds_to_measure(self, action: MergeAction) -> float:
-        """Return the seconds of evaluating the members on the held-out examples.
-
-        An evaluation costs a third of a training step. All workers evaluate their own
-        models at once, or the fastest worker evaluates all, whichever takes less time.
-        """
-        workers = [self._clock.workers[m] for m in action.members if isinstance(m, int)]
-        looks = [w.seconds(self._num_held_out) * _FORWARD for w in workers]
-        return min(max(looks), len(looks) * min(looks)) if looks else 0.0
 
     # -- saved and resumed -------------------------------------------------------------
 

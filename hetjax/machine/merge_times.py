@@ -1,9 +1,12 @@
 """The transfers and times of a merge, as clocks, players and records exchange them."""
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from hetjax.machine.types import MergeAction, MergeOp
+from hetjax.machine.types import ROOT, MergeAction, MergeOp, WorkerInfo
+
+_FORWARD = 1 / 3  # seconds of a forward pass, as a share of a training step
 
 
 class Moves(NamedTuple):
@@ -20,6 +23,16 @@ def moves_of(op: MergeOp) -> Moves:
     """Return the transfers of an operation."""
     flags = (MergeOp.PUSH, MergeOp.FETCH, MergeOp.REQUEST, MergeOp.DELIVER)
     return Moves(*(flag in op for flag in flags))
+
+
+def changes_root(action: MergeAction) -> bool:
+    """Whether a merge changes the run's model."""
+    return action.node == ROOT and counts_as_merge(action)
+
+
+def counts_as_merge(action: MergeAction) -> bool:
+    """Whether an action merges members: it is no mere fetch, or step of a node."""
+    return action.op not in (MergeOp.FETCH, MergeOp.STEP)
 
 
 class Stamps(NamedTuple):
@@ -54,3 +67,16 @@ class PlannedMerge(NamedTuple):
     stamps: Stamps | None = None  # None: measured when it is carried out
     # unreachable members in the replayed run: they are absent
     missing: tuple[int, ...] = ()
+
+
+def seconds_to_measure(
+    action: MergeAction, workers: Sequence[WorkerInfo], num_held_out: int
+) -> float:
+    """Return the seconds of evaluating a merge's members on the held-out examples.
+
+    An evaluation costs a third of a training step. All workers evaluate their own
+    models at once, or the fastest worker evaluates all, whichever takes less time.
+    """
+    members = [workers[m] for m in action.members if isinstance(m, int)]
+    looks = [worker.seconds(num_held_out) * _FORWARD for worker in members]
+    return min(max(looks), len(looks) * min(looks)) if looks else 0.0

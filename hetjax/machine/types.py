@@ -5,9 +5,6 @@ the start of the run; workers are numbered from 0.
 """
 
 import enum
-import math
-from collections.abc import Iterable, Sequence
-from numbers import Real
 from typing import NamedTuple
 
 ROOT = "root"  # the node whose model is the run's model
@@ -30,10 +27,6 @@ class WorkerInfo(NamedTuple):
         return self.fixed + self.per_example * batch_size
 
 
-MAX_STEPS = 2**22  # of a round; each step has an array of rows
-MAX_ROWS = 2**27  # of a round: 1 GiB of row numbers
-
-
 class LocalRound(NamedTuple):
     """A worker's work between two reports: local steps of `size` examples each."""
 
@@ -51,16 +44,6 @@ class LocalRound(NamedTuple):
     def examples(self) -> int:
         """The number of examples that the round consumes."""
         return self.local_steps * self.size
-
-    def check(self) -> None:
-        """Raise a ValueError for a round whose rows cannot be drawn at once."""
-        if self.local_steps > MAX_STEPS or self.examples > MAX_ROWS:
-            raise ValueError(
-                f"a worker's round has {self.local_steps:,} local steps of {self.size} "
-                "examples: the rows of all its steps are drawn when it begins, so it "
-                f"may have at most {MAX_STEPS:,} steps and {MAX_ROWS:,} rows; "
-                "use fewer local_steps"
-            )
 
 
 class MergeOp(enum.Flag):
@@ -80,8 +63,7 @@ class MergeOp(enum.Flag):
     CLEAR = enum.auto()  # the node's sum of gradients starts again from zero
     FORGET = enum.auto()  # the members' last gradients count as not in the node's sum
 
-    # each operation is a single object, looked up in tables at every merge: Enum's own
-    # hash is a slow Python function
+    # fast, since tables are looked up at every merge; Enum's is a Python function
     __hash__ = object.__hash__
 
 
@@ -184,18 +166,3 @@ Event = Arrival | Merged | EvaluationDue | Evaluated | Timer | Leave | Join | Sl
 
 class RunEnded(Exception):
     """Raised by a clock or policy that has ended; the message is the reason."""
-
-
-def per_worker(name: str, value: float | Sequence[float], n: int) -> tuple[float, ...]:
-    """Return a number for each of n workers; raise a ValueError if they do not fit."""
-    values = tuple(value) if isinstance(value, Iterable) else (value,) * n
-    if len(values) != n:
-        raise ValueError(
-            f"{name} has {len(values)} entries for {n} workers: pass one number for "
-            "all, or one for each"
-        )
-    if not all(isinstance(v, Real) and 0 < v < math.inf for v in values):  # no NaN
-        raise ValueError(
-            f"{name}={value!r}: every entry must be positive, and a finite number"
-        )
-    return values

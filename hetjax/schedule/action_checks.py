@@ -9,6 +9,9 @@ from hetjax.machine.types import Event, LocalRound, MergeAction, WorkerInfo
 from hetjax.schedule.types import Actions, Policy
 from hetjax.summaries import maker
 
+MAX_STEPS = 2**22  # of a round; each step has an array of rows
+MAX_ROWS = 2**27  # of a round: 1 GiB of row numbers
+
 
 class WrongActions(ValueError):
     """A policy returned actions that the loop cannot carry out."""
@@ -50,11 +53,23 @@ def _checked(policy: Policy, function: str, result: Any) -> tuple[Any, Actions]:
                 "LocalRound(local_steps, batch_size)) with a whole number of steps "
                 "and a finite batch size above 0",
             )
+        check_rows(given[1])
     for given in actions.merges:
         if not isinstance(given, MergeAction):
             found = f"{function} merges {_shown(given)}"
             raise _wrong(policy, f"{found}: use MergeAction(members)")
     return state, actions
+
+
+def check_rows(local_round: LocalRound) -> None:
+    """Raise a ValueError for a round whose rows cannot be drawn at once."""
+    if local_round.local_steps > MAX_STEPS or local_round.examples > MAX_ROWS:
+        raise ValueError(
+            f"a worker's round has {local_round.local_steps:,} local steps of "
+            f"{local_round.size} examples: the rows of all its steps are drawn when it "
+            f"begins, so it may have at most {MAX_STEPS:,} steps and {MAX_ROWS:,} "
+            "rows; use fewer local_steps"
+        )
 
 
 def _is_round(value: Any) -> bool:

@@ -23,6 +23,7 @@ from hetjax.machine import (
     Slow,
     Timer,
 )
+from hetjax.machine.merge_times import changes_root
 from hetjax.machine.types import Event
 from hetjax.schedule import Actions, rounds
 
@@ -165,11 +166,11 @@ class Counting:
     def _merge(self, done):
         finish = done.stamps.finish
         if self._kept:
-            assert tape.changes_root(done.action)
+            assert changes_root(done.action)
             since = max([self._now, *self._visible])
             assert any(since <= t < finish for t in self._instants)
         self._kept = False
-        if tape.changes_root(done.action):
+        if changes_root(done.action):
             self.version += 1
             self._visible.append(finish)
         elif (done.action.node, done.action.op) == (ROOT, MergeOp.STEP):

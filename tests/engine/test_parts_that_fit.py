@@ -8,6 +8,7 @@ from flax import nnx
 import hetjax as hj
 from hetjax.machine import Arrival, Cost, Link, LocalRound, Machine, Profile
 from hetjax.schedule import Actions, MergeAction, Policy
+from hetjax.schedule.action_checks import check_rows
 
 DATA = hj.data.digits()
 TASK = hj.classification(hj.models.mlp(hidden=8), DATA)
@@ -163,5 +164,5 @@ def test_a_round_whose_rows_cannot_be_drawn_at_once(made, machine):
 
 
 def test_the_longest_round_of_all():
-    LocalRound(2**21, 64.0).check()
-    LocalRound(2**22, 32.0).check()
+    check_rows(LocalRound(2**21, 64.0))
+    check_rows(LocalRound(2**22, 32.0))

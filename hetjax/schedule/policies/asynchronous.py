@@ -15,12 +15,11 @@ from hetjax.machine.types import (
     MergeAction,
     MergeOp,
     WorkerInfo,
-    per_worker,
 )
 from hetjax.machine.workers_and_links import check_seed
 from hetjax.schedule.batch_scaling import ScalingRule, among
 from hetjax.schedule.types import Actions, Policy
-from hetjax.typed_arguments import checked
+from hetjax.typed_arguments import checked, per_worker
 
 Partners = Callable[[int, int, int], tuple[int, ...]]
 _GOSSIP_STREAM = 30_011  # separates the choice of partners from other uses of a seed

@@ -12,10 +12,9 @@ from hetjax.machine.types import (
     LocalRound,
     MergeAction,
     WorkerInfo,
-    per_worker,
 )
 from hetjax.schedule.types import Actions, Policy
-from hetjax.typed_arguments import checked
+from hetjax.typed_arguments import checked, per_worker
 
 Workers = tuple[WorkerInfo, ...]
 
