@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from absl import flags
 
-from hetjax.api.argument_checks import MOST_EVALS, MOST_SEEDS
+from hetjax.api.value_checks import MOST_EVALS, MOST_SEEDS
 
 # Bounds that several scripts share: (lowest, highest, reason).
 EVALS = (1, MOST_EVALS, "a run stores every evaluation")

@@ -18,7 +18,7 @@ import hetjax as hj
 from experiments.common import player_flags, scripts
 from experiments.common.bounds import bounded
 from hetjax.atomic_files import write_whole
-from hetjax.processes.agreement import is_first
+from hetjax.processes.exchange import is_first
 from hetjax.report.table import Table
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from absl import app, flags
 
 from hetjax.engine.interruption import raise_between_programs
-from hetjax.processes import agreement, lifecycle
+from hetjax.processes import exchange, lifecycle
 
 # other tools' names of flags; absl itself suggests names with similar spelling
 _MEANT = {"lr": "learning_rate", "lrs": "learning_rates", "bs": "batch_size"}
@@ -52,14 +52,14 @@ def _guarded(main: Callable[[], int | None], argv: list[str]) -> None:
     try:
         if lifecycle.initialize().count > 1:
             _leave_output_to_first()
-            agreement.current_processes().agree({"flags": _flags_of_all()})
+            exchange.current_processes().agree({"flags": _flags_of_all()})
         status = main()
     except KeyboardInterrupt as error:
         status = status_of(str(error))
         lifecycle.end(status, "interrupted before there was a result")
     except Exception as error:
         blamed = lifecycle.blame(error)
-        if isinstance(blamed, agreement.ProcessDied):
+        if isinstance(blamed, exchange.ProcessDied):
             lifecycle.end(1, str(blamed))
         if isinstance(error, (ValueError, OSError)):
             lifecycle.end(2, str(error))
@@ -89,7 +89,7 @@ def _leave_output_to_first() -> None:
     Libraries' output there (gloo reports its connections) goes to standard error.
     """
     sys.stdout.flush()
-    output = os.dup(1) if agreement.is_first() else os.open(os.devnull, os.O_WRONLY)
+    output = os.dup(1) if exchange.is_first() else os.open(os.devnull, os.O_WRONLY)
     sys.stdout = os.fdopen(output, "w", encoding=sys.stdout.encoding)
     os.dup2(2, 1)
 

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import jax
 
 from hetjax import tree
-from hetjax.api.argument_checks import check_seed, shown
 from hetjax.api.calibrate import calibrate
 from hetjax.api.plan import virtual_run
 from hetjax.api.progress import ProgressBar
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
+from hetjax.api.value_checks import check_seed, shown
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
 from hetjax.machine import Arrival, Machine, Merged, WorkerInfo

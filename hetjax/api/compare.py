@@ -12,7 +12,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from hetjax.api.argument_checks import (
+from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
+from hetjax.api.run_folder import RESUME
+from hetjax.api.runs_at_once import ComparedRun, run_all
+from hetjax.api.session import Session
+from hetjax.api.value_checks import (
     check_callback,
     check_choice,
     check_folder,
@@ -21,11 +26,6 @@ from hetjax.api.argument_checks import (
     check_target,
     seeds_of,
 )
-from hetjax.api.progress import ProgressBar
-from hetjax.api.run_config import RunConfig
-from hetjax.api.run_folder import RESUME
-from hetjax.api.runs_at_once import ComparedRun, run_all
-from hetjax.api.session import Session
 from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.checkpointable import file_name
 from hetjax.data.dataset import Dataset
@@ -35,7 +35,7 @@ from hetjax.engine.programs.sharing import key_of
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
 from hetjax.metric_mode import score, worst
-from hetjax.processes.agreement import is_first
+from hetjax.processes.exchange import is_first
 from hetjax.report.comparison import Comparison
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
 from hetjax.runtimes.openers import check_placement

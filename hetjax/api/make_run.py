@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hetjax.api.argument_checks import (
-    check_seed,
-)
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
-from hetjax.checkpoint.description import checksum
+from hetjax.api.value_checks import (
+    check_seed,
+)
+from hetjax.checkpoint.code_checksum import checksum
 from hetjax.data.batching import make_batch
 from hetjax.data.dataset import Dataset
 from hetjax.engine.programs.coupling import check_uncoupled

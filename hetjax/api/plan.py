@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import jax
 
 from hetjax import tree
-from hetjax.api.argument_checks import shown
 from hetjax.api.progress import step_bar, takes_bars
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
+from hetjax.api.value_checks import shown
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
 from hetjax.data.dataset_checks import check_whole

@@ -16,7 +16,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from hetjax.processes.agreement import is_first
+from hetjax.processes.exchange import is_first
 
 LINES = 10  # for the whole call, if the output is not a terminal
 SILENCE = 60.0  # [s] of the host between two lines, at most

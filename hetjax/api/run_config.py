@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hetjax.api.argument_checks import (
+from hetjax.api.value_checks import (
     check_choice,
     check_epochs,
     check_eval_examples,

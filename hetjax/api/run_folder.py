@@ -26,14 +26,14 @@ from hetjax.checkpoint.checkpoint_folder import (
     holds_run,
 )
 from hetjax.checkpoint.checkpoint_manager import CheckpointManager
-from hetjax.checkpoint.description import checksum
+from hetjax.checkpoint.code_checksum import checksum
 from hetjax.checkpoint.settings import Checkpoint
 from hetjax.checkpoint.values import Encoder
 from hetjax.checkpointable import Leaves
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
 from hetjax.engine.records.history import History, Interruption
-from hetjax.processes.agreement import current_processes
+from hetjax.processes.exchange import current_processes
 from hetjax.report.record import plain
 from hetjax.report.runs import first_difference
 from hetjax.report.versions import installed_version

@@ -8,7 +8,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from hetjax.api.argument_checks import check_seed
 from hetjax.api.progress import ProgressBar
 from hetjax.api.run_config import RunConfig
 from hetjax.api.run_folder import (
@@ -27,6 +26,7 @@ from hetjax.api.strategy_checks import (
     check_strategy,
     check_task_and_data,
 )
+from hetjax.api.value_checks import check_seed
 from hetjax.callbacks import Callbacks, OnEval
 from hetjax.checkpoint.checkpoint_folder import FoundCheckpoint, find
 from hetjax.checkpoint.checkpoint_manager import CheckpointManager
@@ -39,13 +39,16 @@ from hetjax.engine.job import Job
 from hetjax.engine.loop import Loop
 from hetjax.engine.programs.compilations import Compilations
 from hetjax.engine.programs.coupling import check_uncoupled
-from hetjax.engine.programs.metrics import evaluation_batches, numbers_per_example
+from hetjax.engine.programs.evaluation_batches import (
+    evaluation_batches,
+    numbers_per_example,
+)
 from hetjax.engine.programs.sharing import programs_of, shared_parts
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.records.history import EPOCHS_DONE, History
 from hetjax.metric_mode import reaches
-from hetjax.processes.agreement import is_first
+from hetjax.processes.exchange import is_first
 from hetjax.runtimes.compiled.player_choice import with_same_player
 from hetjax.runtimes.openers import is_real_machine, open_runtime
 from hetjax.strategies.types import Strategy

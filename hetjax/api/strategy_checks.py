@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from hetjax import local
-from hetjax.api.argument_checks import (
+from hetjax.api.value_checks import (
     check_rate,
     shown,
 )

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hetjax.api.argument_checks import (
+from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
+from hetjax.api.run_folder import RESUME
+from hetjax.api.session import Session
+from hetjax.api.value_checks import (
     check_callback,
     check_choice,
     check_path,
     check_seed,
 )
-from hetjax.api.progress import ProgressBar
-from hetjax.api.run_config import RunConfig
-from hetjax.api.run_folder import RESUME
-from hetjax.api.session import Session
 from hetjax.callbacks import OnEval
 from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.data.dataset import Dataset

@@ -8,7 +8,7 @@ import jax
 
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
-from hetjax.engine.programs.metrics import batches_on, mean_metrics
+from hetjax.engine.programs.evaluation_batches import batches_on, mean_metrics
 from hetjax.engine.protocols import EvaluatedModel
 
 

@@ -12,13 +12,13 @@ from typing import NoReturn
 import jax
 
 from hetjax.processes.abort_handler import message_on_abort, program_name
-from hetjax.processes.agreement import (
+from hetjax.processes.bootstrap import find_place, join
+from hetjax.processes.exchange import (
     PATIENCE,
     ProcessDied,
     Processes,
     current_processes,
 )
-from hetjax.processes.bootstrap import find_place, join
 from hetjax.processes.liveness import Peers
 
 _GRACE = 3.0  # [s] for a process to report its own error before it is ended

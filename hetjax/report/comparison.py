@@ -283,7 +283,7 @@ class Comparison(Tabular):
         It needs no other file and no network; the same comparison gives the same bytes.
         `command`: the command that made the comparison, to be shown on the page.
         """
-        from hetjax.report.page.assembly import page
+        from hetjax.report.page.comparison_page import page
 
         text = page(self, command)
         with naming(path):

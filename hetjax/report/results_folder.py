@@ -69,7 +69,7 @@ def _is_first() -> bool:
     """Whether this is process 0; without JAX, a process has not joined any others."""
     if "jax" not in sys.modules:
         return True
-    from hetjax.processes.agreement import is_first
+    from hetjax.processes.exchange import is_first
 
     return is_first()
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import errors
 
 from hetjax import local
-from hetjax.checkpoint.description import is_own
+from hetjax.checkpoint.code_checksum import is_own
 from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
 from hetjax.local import LocalUpdate

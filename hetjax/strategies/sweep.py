@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.checkpoint.description import checksum
+from hetjax.checkpoint.code_checksum import checksum
 from hetjax.strategies.types import PARTS, Strategy, plain_setting
 
 

@@ -20,7 +20,7 @@ from jax.experimental.sparse import BCOO
 from zoo import zoo
 
 import hetjax as hj
-from hetjax.checkpoint.description import checksum
+from hetjax.checkpoint.code_checksum import checksum
 
 TESTS = Path(__file__).parents[1]
 RATE = 0.1

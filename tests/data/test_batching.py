@@ -19,7 +19,7 @@ from hetjax.data.batching import (
 )
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.uneven import common_bucket, make_uneven_batches
-from hetjax.engine.programs.metrics import EVAL_NUMBERS, evaluation_batches
+from hetjax.engine.programs.evaluation_batches import EVAL_NUMBERS, evaluation_batches
 from hetjax.models import sparse_mlp
 from hetjax.sparse import dense, matmul
 from hetjax.tasks import classification

@@ -10,7 +10,7 @@ from tiny_runs import machine
 
 import hetjax as hj
 from hetjax.data import from_arrays
-from hetjax.engine.programs import metrics
+from hetjax.engine.programs import evaluation_batches
 
 N, FEATURES = 17, 3
 
@@ -121,10 +121,13 @@ def test_batches_of_coupled_losses_are_not_padded(coupled):
 
 def test_the_last_batch_of_a_coupled_test_split_is_exact(monkeypatch):
     """Of 17 examples in batches of 10, the last batch has 7."""
-    monkeypatch.setattr(metrics, "EVAL_EXAMPLES", 10)
+    monkeypatch.setattr(evaluation_batches, "EVAL_EXAMPLES", 10)
     split = pairs().test
     sizes = [
-        [len(b.weight) for b in metrics.evaluation_batches(split, 1, exact=exact)]
+        [
+            len(b.weight)
+            for b in evaluation_batches.evaluation_batches(split, 1, exact=exact)
+        ]
         for exact in (False, True)
     ]
     assert sizes == [[10, 10], [10, 7]]

@@ -8,19 +8,19 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from hetjax.processes import agreement, bootstrap, lifecycle
+from hetjax.processes import bootstrap, exchange, lifecycle
 
 
 def say(*words):
     print(*words, flush=True)
 
 
-def exchange(here):
+def exchange_values(here):
     """Every method once or more, equal and unequal; process 1 ends before the rest."""
     for i in range(2):
         say("gather", here.gather("numbers", [i, here.index]))
     say("broadcast", here.broadcast("name", f"of {here.index}"))
-    say("is first", agreement.is_first())
+    say("is first", exchange.is_first())
     here.agree({"data": "digits", "settings": "a" * 500})
     for facts in (
         {"jax version": "1", "data": "x" * 200 + ("y" if here.index == 2 else "z")},
@@ -33,7 +33,7 @@ def exchange(here):
     try:
         if here.index != 2:
             here.gather("late", 0, timeout=1)
-    except agreement.NoAnswer as error:
+    except exchange.NoAnswer as error:
         say("late", error)
     start = time.monotonic()
     try:
@@ -41,7 +41,7 @@ def exchange(here):
         if here.index == 1:  # the others may just be looking why nobody has come
             lifecycle.end(2, "its file is missing")
         here.agree({}, timeout=60)
-    except agreement.ProcessDied as error:
+    except exchange.ProcessDied as error:
         say("died", round(time.monotonic() - start), error)
         lifecycle.end(1, str(error))
 
@@ -88,7 +88,7 @@ def joined():
     jax.distributed.initialize(address, int(count), int(index))
     here = lifecycle.initialize()
     assert here.peers is not None
-    say("place", here.index, here.count, agreement.is_first())
+    say("place", here.index, here.count, exchange.is_first())
     say("watched", *(peer.index for peer in here.peers._watched))
 
 
@@ -104,8 +104,13 @@ if __name__ == "__main__":
     if sys.argv[1] == "joined":
         joined()
         sys.exit()
-    tasks = {"exchange": exchange, "disagree": disagree, "fail": fail, "linger": linger}
+    tasks = {
+        "exchange": exchange_values,
+        "disagree": disagree,
+        "fail": fail,
+        "linger": linger,
+    }
     task = {**tasks, "sum": sum_for_ever}[sys.argv[1]]
     if len(sys.argv) > 2:  # be quick
-        agreement.PATIENCE = lifecycle.PATIENCE = lifecycle._GRACE = float(sys.argv[2])
+        exchange.PATIENCE = lifecycle.PATIENCE = lifecycle._GRACE = float(sys.argv[2])
     task(lifecycle.initialize(timeout=60, heartbeat=5))

@@ -11,13 +11,7 @@ from pathlib import Path
 import pytest
 from started_processes import PLAIN, WORKER, finish, start
 
-from hetjax.processes import (
-    abort_handler,
-    agreement,
-    bootstrap,
-    lifecycle,
-    liveness,
-)
+from hetjax.processes import abort_handler, bootstrap, exchange, lifecycle, liveness
 from hetjax.processes.liveness import Peer, Peers
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +25,7 @@ def test_a_process_alone_needs_no_runtime(monkeypatch):
     for name in bootstrap.NAMES:
         monkeypatch.delenv(name, raising=False)
     here = lifecycle.initialize()
-    assert (here.index, here.count, agreement.is_first()) == (0, 1, True)
+    assert (here.index, here.count, exchange.is_first()) == (0, 1, True)
     assert here.gather("a", {"x": (1, 2)}) == [{"x": [1, 2]}]
     assert here.broadcast("a", "b") == "b"
     here.agree({"data": "digits"})
@@ -139,7 +133,7 @@ def test_a_coordinator_that_does_not_answer():
 def test_a_disagreement_is_shown_where_it_begins():
     same = "path/" * 50
     values = [same + "one", same + "two\n", same + "one", "none"]
-    found = agreement._disagreement("data", values)
+    found = exchange._disagreement("data", values)
     assert re.fullmatch(
         r"the processes disagree about the data: process 1 has \.\.\..*path/two , "
         r"processes 0, 2 have \.\.\..*path/one, and 1 more values: start all .*",

@@ -7,7 +7,7 @@ import pytest
 from tiny_runs import machine, train
 
 import hetjax as hj
-from hetjax.checkpoint.description import checksum
+from hetjax.checkpoint.code_checksum import checksum
 
 BASE = {"batch_size": 8, "learning_rate": 0.1}
 

@@ -12,7 +12,7 @@ from quick import quick
 import hetjax as hj
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.columns import num_rows
-from hetjax.engine.programs.metrics import (
+from hetjax.engine.programs.evaluation_batches import (
     evaluation_batches,
     mean_metrics,
     numbers_per_example,

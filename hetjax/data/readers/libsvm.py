@@ -25,8 +25,8 @@ from hetjax.data.readers.csr_builder import (
     largest_column,
     row_starts,
 )
+from hetjax.data.readers.sparse_text import Bounds, Rows, parse
 from hetjax.data.readers.text_files import chunks, from_first_bad_line, unsuffixed
-from hetjax.data.readers.xmc_text import Bounds, Rows, parse
 from hetjax.recipes import by_name
 
 _COMMENT = re.compile(rb"#[^\n]*")

@@ -1,7 +1,7 @@
 """Reads multi-label sparse data: XMC text and multi-label libSVM.
 
 A row is `label,label feature:value feature:value ...`; the first line may be a header
-`rows features labels`. The text is read in chunks of whole lines, which `xmc_text`
+`rows features labels`. The text is read in chunks of whole lines, which `sparse_text`
 converts to numbers; each chunk becomes a block of rows of a CSR matrix. Parsed copies
 of large files are cached (`parsed_copies`).
 """
@@ -26,6 +26,7 @@ from hetjax.data.readers.csr_builder import (
     csr_rows,
     largest_column,
 )
+from hetjax.data.readers.sparse_text import Bounds, Rows, parse
 from hetjax.data.readers.text_files import (
     BYTE_ORDER_MARK,
     LONGEST_LINE,
@@ -34,7 +35,6 @@ from hetjax.data.readers.text_files import (
     from_first_bad_line,
     opened,
 )
-from hetjax.data.readers.xmc_text import Bounds, Rows, parse
 from hetjax.recipes import by_name
 
 _HEADER = re.compile(rb"\s*([+-]?\d{1,18})\s+([+-]?\d{1,18})\s+([+-]?\d{1,18})\s*")

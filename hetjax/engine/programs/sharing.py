@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.checkpoint.description import (
+from hetjax.checkpoint.code_checksum import (
     enclosed_by,
     globals_of,
     is_own,

@@ -1,1 +1,1 @@
-"""A comparison as one HTML page; start with `assembly.py`."""
+"""A comparison as one HTML page; start with `comparison_page.py`."""

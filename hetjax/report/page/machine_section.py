@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hetjax.engine.records.history import History
-from hetjax.report.page.html import html_table, number, pairs, paragraph, setting
+from hetjax.report.page.html_parts import html_table, number, pairs, paragraph, setting
 from hetjax.report.summary_table import by_player
 
 NOTHING = (None, "", [], {}, False)  # values that are not shown

@@ -3,7 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from hetjax.engine.records.history import History
-from hetjax.report.page.html import bullets, details, html_table, number, paragraph
+from hetjax.report.page.html_parts import (
+    bullets,
+    details,
+    html_table,
+    number,
+    paragraph,
+)
 from hetjax.report.runs import NotStored, first_seeds
 from hetjax.report.types import ComparisonLike
 

@@ -10,7 +10,7 @@ import numpy as np
 from hetjax import tree
 from hetjax.data.batching import Batch, bucket_of, entries_of
 from hetjax.engine import tape
-from hetjax.engine.programs.metrics import means_of
+from hetjax.engine.programs.evaluation_batches import means_of
 from hetjax.engine.protocols import EvaluatedModel, Traits
 from hetjax.engine.replica_store import Model, busy_partner
 from hetjax.machine import ROOT, Arrival, MergeAction

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from hetjax.data.batching import Batch
-from hetjax.engine.programs.metrics import means_of
+from hetjax.engine.programs.evaluation_batches import means_of
 from hetjax.engine.protocols import EvaluatedModel
 from hetjax.engine.replica_store import Model, counters
 from hetjax.machine import Arrival

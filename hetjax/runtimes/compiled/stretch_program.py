@@ -16,14 +16,14 @@ from jax import lax
 from hetjax.replica import Replica
 from hetjax.runtimes.compiled.program_parts import Parts, RunState
 from hetjax.runtimes.compiled.stacks import array_row, repeat
+from hetjax.runtimes.compiled.stretch_merges import SuperstepMerges
+from hetjax.runtimes.compiled.stretch_rounds import SuperstepRounds
 from hetjax.runtimes.compiled.stretch_types import (
     ProgramShape,
     ScheduleEvent,
     StretchResults,
     StretchTables,
 )
-from hetjax.runtimes.compiled.superstep_merges import SuperstepMerges
-from hetjax.runtimes.compiled.superstep_rounds import SuperstepRounds
 
 
 def stretch_program(parts: Parts, shape: ProgramShape, source: Any) -> Callable:

@@ -23,7 +23,7 @@ from hetjax.engine.protocols import Runtime
 from hetjax.engine.step_runner import StepSettings
 from hetjax.machine import LocalRound, WorkerInfo
 from hetjax.merge.types import MergeProperty
-from hetjax.processes.agreement import current_processes
+from hetjax.processes.exchange import current_processes
 from hetjax.processes.lifecycle import blame, leave
 from hetjax.runtimes.mesh.merge_stages import Algorithm, StagePlanner
 from hetjax.runtimes.mesh.mesh_clock import MeshClock

@@ -18,7 +18,7 @@ from hetjax.data.batching import bucket_of
 from hetjax.engine.decisions import write_unplayed
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device, Placement
-from hetjax.engine.programs.metrics import mean_metrics
+from hetjax.engine.programs.evaluation_batches import mean_metrics
 from hetjax.engine.replica_store import ReplicaStore
 from hetjax.engine.tape import MergeReplicas, StartRound
 from hetjax.machine import (

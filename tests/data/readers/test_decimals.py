@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hetjax.data import DataError
-from hetjax.data.readers import xmc_text
+from hetjax.data.readers import sparse_text
 from hetjax.data.readers.decimals import decimals, integers
 
 INTEGER = re.compile(rb"\d{1,16}")
@@ -85,12 +85,12 @@ def test_every_width(width, digit):
 )
 @pytest.mark.parametrize("role", [b"%s 3:1", b"0,%s 3:1", b"0 %s:1", b"0 3:%s"])
 def test_every_byte_is_read_as_line_by_line_or_not_at_all(word, role):
-    bounds = xmc_text.Bounds(0, 1000, 1000)
+    bounds = sparse_text.Bounds(0, 1000, 1000)
     for byte in range(256):
         text = role % word.replace(b"?", bytes([byte])) + b"\n"
-        fast = xmc_text._parse_at_once(text, bounds)
+        fast = sparse_text._parse_at_once(text, bounds)
         try:
-            slow = xmc_text._parse_lines(text, bounds, "file", 1)
+            slow = sparse_text._parse_lines(text, bounds, "file", 1)
         except DataError:
             assert fast is None
             continue

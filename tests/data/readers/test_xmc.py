@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from xmc_texts import FEATURES, GOOD, LABELS, some_rows, text_of, write
 
 from hetjax.data import DataError, read_folder, read_libsvm, read_xmc
-from hetjax.data.readers import text_files, xmc_text
+from hetjax.data.readers import sparse_text, text_files
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 
@@ -87,13 +87,13 @@ def test_written_rows_are_read_back(
 @given(some_rows, st.integers(0, 1))
 def test_fast_and_slow_paths_agree(rows, first_index):
     text = text_of(rows)
-    bounds = xmc_text.Bounds(first_index, FEATURES, LABELS)
+    bounds = sparse_text.Bounds(first_index, FEATURES, LABELS)
     slow = slow_error = None
     try:
-        slow = xmc_text._parse_lines(text, bounds, "file", 1)
+        slow = sparse_text._parse_lines(text, bounds, "file", 1)
     except DataError as error:
         slow_error = error
-    fast = xmc_text._parse_at_once(text, bounds)
+    fast = sparse_text._parse_at_once(text, bounds)
     if slow is None:
         assert slow_error is not None
         assert fast is None
@@ -110,8 +110,8 @@ def test_ordinary_text_takes_the_fast_path():
         ([0, 3], [(0, "1"), (5, "-0.25"), (7, "1e-05"), (8, "0.123456789012345678")])
     ]
     text = b" 3:1\n3:1  4:2 \n5\n\n" + text_of(rows)
-    bounds = xmc_text.Bounds(0, FEATURES, LABELS)
-    fast = xmc_text._parse_at_once(text, bounds)
+    bounds = sparse_text.Bounds(0, FEATURES, LABELS)
+    fast = sparse_text._parse_at_once(text, bounds)
     assert fast is not None
     assert fast.labels_per_row.tolist() == [0, 0, 1, 0, 2]
     assert fast.features_per_row.tolist() == [1, 2, 0, 0, 4]
@@ -123,7 +123,7 @@ def test_ordinary_text_takes_the_fast_path():
 def test_decimals_are_as_exact_as_float(value, digits):
     words = [f"{value:.{digits}f}", f"-{value:.{digits}f}"]
     text = " ".join(f"{index}:{word}" for index, word in enumerate(words)).encode()
-    rows = xmc_text._parse_at_once(text + b"\n", xmc_text.Bounds(0, 2, 1))
+    rows = sparse_text._parse_at_once(text + b"\n", sparse_text.Bounds(0, 2, 1))
     assert rows is not None
     assert rows.values.tolist() == [np.float32(float(word)) for word in words]
     assert [math.copysign(1, v) for v in rows.values.tolist()] == [1, -1]

@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from hetjax.processes import agreement, lifecycle
+from hetjax.processes import exchange, lifecycle
 
 HERE = lifecycle.initialize(timeout=60, heartbeat=5)
 
@@ -173,7 +173,7 @@ def checkpointed():
         checkpoint=checkpoint,
     )
     if history.stopped == "":  # the model of a run, and one that process 0 saves
-        if agreement.is_first():
+        if exchange.is_first():
             history.save_model(folder / "model", overwrite=True)
         HERE.gather("saved", 0)
         for path in (folder, folder / "model"):
@@ -196,5 +196,5 @@ if __name__ == "__main__":
     task = {t.__name__: t for t in tasks}[sys.argv[1]]
     try:
         task()
-    except (ValueError, agreement.ProcessDied) as error:
+    except (ValueError, exchange.ProcessDied) as error:
         lifecycle.end(2, str(error))

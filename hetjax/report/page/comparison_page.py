@@ -11,7 +11,7 @@ from typing import Any
 
 from hetjax.engine.records.history import BY_REQUEST, EPOCHS_DONE, REFERENCE, History
 from hetjax.metric_mode import best_of
-from hetjax.report.page.html import (
+from hetjax.report.page.html_parts import (
     bullets,
     html_table,
     listed,
