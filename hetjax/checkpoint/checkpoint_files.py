@@ -26,7 +26,7 @@ from hetjax.checkpoint import array_files
 from hetjax.checkpoint.array_files import NUMPY, ORBAX
 from hetjax.checkpointable import shortened
 
-VERSION = 1  # of the format of these files
+FILE_VERSION = 1  # of the format of these files
 STATE, MANIFEST, ARRAYS = "state.json", "manifest.json", "arrays"
 
 
@@ -59,7 +59,7 @@ def write(
                 array_files.save_by_orbax(partial / ARRAYS, packed)
             sums = {}
         by = NUMPY if names is None else ORBAX
-        about = {"version": VERSION, "by": by, "arrays": places}
+        about = {"version": FILE_VERSION, "by": by, "arrays": places}
         _write_text(partial / STATE, json.dumps({**about, "document": document}))
         known = {partial / ARRAYS / name: found for name, found in sums.items()}
         manifest = {}
@@ -90,10 +90,10 @@ def read(folder: Path, *, document_alone: bool = False) -> tuple[Any, list[np.nd
         version, places, by = state["version"], state["arrays"], state["by"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{folder / STATE}: {error}") from error
-    if version != VERSION:
+    if version != FILE_VERSION:
         raise Damaged(
             f"{folder / STATE} has version {version}, but this hetjax reads version "
-            f"{VERSION}: use the hetjax that wrote it"
+            f"{FILE_VERSION}: use the hetjax that wrote it"
         )
     if document_alone:
         return state["document"], []

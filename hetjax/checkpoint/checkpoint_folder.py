@@ -27,7 +27,7 @@ from hetjax.recipes import NoRecipe
 Gather = Callable[[str, Any], list[Any]]
 """gather(name, value) -> the values of all processes, as JSON returns them."""
 LOCK = "lock"
-VERSION = 3  # of the state of a run that has not finished
+STATE_VERSION = 3  # of the state of a run that has not finished
 
 
 class FoundCheckpoint(NamedTuple):
@@ -82,10 +82,10 @@ def _read(checkpoint: Path, number: int, about_alone: bool) -> FoundCheckpoint |
     try:
         document, arrays = checkpoint_files.read(checkpoint, document_alone=about_alone)
         version = document.get("version", 1)
-        if version != VERSION and not document["finished"]:
+        if version != STATE_VERSION and not document["finished"]:
             return (
                 f"{checkpoint} has version {version}, but this hetjax continues runs "
-                f"of version {VERSION}: use the hetjax that wrote it"
+                f"of version {STATE_VERSION}: use the hetjax that wrote it"
             )
         encoded = {} if about_alone else document["values"]
         values = {k: decode(v, arrays) for k, v in encoded.items()}

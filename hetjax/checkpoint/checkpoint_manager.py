@@ -18,7 +18,7 @@ import numpy as np
 from hetjax.checkpoint import checkpoint_files
 from hetjax.checkpoint.checkpoint_folder import (
     LOCK,
-    VERSION,
+    STATE_VERSION,
     Gather,
     checkpoint_path,
     delete,
@@ -167,7 +167,7 @@ class CheckpointManager:
         folder = self._path(self._number)
         self._number += 1
         document = {
-            "version": VERSION,
+            "version": STATE_VERSION,
             "about": self._about,
             "finished": finished,
             "values": values,

@@ -1,4 +1,4 @@
-"""Copies of a run's arrays on the host; equal arrays are copied once.
+"""Copies of a run's arrays on the host; equal large arrays are copied once.
 
 The run waits while they are made. A thread writes them while the run continues.
 """

@@ -1,4 +1,4 @@
-"""Agreement between the processes of a run, which exchange values on the host.
+"""Values that the processes of a run exchange on the host, and agree about.
 
 A run on a mesh may have several processes, each with its own devices. All run the same
 script; `hetjax.processes.lifecycle.initialize` joins them, once, before JAX is used.

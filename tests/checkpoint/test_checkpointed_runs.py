@@ -158,7 +158,7 @@ def test_a_changed_setting_is_named(tmp_path, changes, message):
 
 def test_a_run_of_another_version_is_refused_but_not_its_end(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_manager, "VERSION", 1)
+        patch.setattr(checkpoint_manager, "STATE_VERSION", 1)
         train(tmp_path / "cut", on_eval=at(3, send("SIGTERM")))
         whole = train(tmp_path / "end")
     message = "has version 1, but this hetjax continues runs of version 3: use"
