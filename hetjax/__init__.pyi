@@ -60,14 +60,7 @@ from .strategies import (
     sweep,
     sync_sgd,
 )
-from .tasks import (
-    Task,
-    classification,
-    from_functions,
-    next_token,
-    regression,
-    task,
-)
+from .tasks import Task, classification, from_functions, next_token, regression, task
 from .tasks.types import make_grad_fn
 from .tree import MergeState, ModelState, OptState, Params, PyTree
 

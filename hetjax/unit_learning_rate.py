@@ -13,12 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from hetjax.optimizer_needs import (
-    OF_ONES,
-    check_is_optimizer,
-    first_update,
-    parts_of,
-)
+from hetjax.optimizer_needs import OF_ONES, check_is_optimizer, first_update, parts_of
 
 # Steps at which a schedule is evaluated: all up to 1000, then 100 per power of ten.
 COUNTS = np.unique(

@@ -7,15 +7,7 @@ from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.protocols import Traits
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.tape_writer import TapeWriter
-from hetjax.machine import (
-    Cost,
-    Event,
-    Link,
-    Machine,
-    Profile,
-    RunEnded,
-    SimulatedClock,
-)
+from hetjax.machine import Cost, Event, Link, Machine, Profile, RunEnded, SimulatedClock
 from hetjax.sampling import uniform
 from hetjax.schedule import Actions, Policy
 from hetjax.tracing.recorder import Recorder

@@ -17,9 +17,9 @@ from hetjax.runtimes.threads.local_machine import LocalMachine, local_machine
 __all__ = [
     "Advice",
     "ClusterMachine",
+    "LocalMachine",
     "OtherRun",
     "Plan",
-    "LocalMachine",
     "advise",
     "calibrate",
     "cluster_machine",

@@ -39,7 +39,7 @@ def load_model(path: str | Path, task: Task, *, best: bool = False) -> Any:
                 f"{folder} holds one model: best=True is for the folder of a run"
             )
         return task.restore(*saved_models.load(folder, like))
-    found = find(folder)
+    found = find(folder, any_version=True)
     assert found is not None
     for why in found.damaged:
         warnings.warn(f"{why}; an older checkpoint is used", stacklevel=2)

@@ -11,10 +11,7 @@ from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import Programs, applied, step_key
 from hetjax.machine.types import PUSH_FETCH
 from hetjax.merge.group import Group, unstacked
-from hetjax.merge.types import (
-    Merge,
-    MergeProperty,
-)
+from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.compiled.run_function import rate_dtype
@@ -74,8 +71,8 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> RoundFunction
     of held-out examples, or has partners (use `make_run`); for complex or integer
     parameters; for a custom merge or local update with wrong outputs; for batches that
     do not have W workers; and for a missing learning rate if the strategy has no
-    constant one. Losses are not checked for coupling between the examples of a batch,
-    as `train` does.
+    constant one. Unlike `train`, this does not check whether the losses of a batch's
+    examples are coupled.
 
     >>> import hetjax as hj
     >>> import jax, jax.numpy as jnp

@@ -9,9 +9,7 @@ import numpy as np
 
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
-from hetjax.api.value_checks import (
-    check_seed,
-)
+from hetjax.api.value_checks import check_seed
 from hetjax.checkpoint.code_checksum import checksum
 from hetjax.data.batching import make_batch
 from hetjax.data.dataset import Dataset

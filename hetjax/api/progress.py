@@ -41,9 +41,8 @@ class ProgressBar:
         # of the run in progress: [s] its length, shown, and at its last evaluation
         self._bar = tqdm(disable=True)
         self._seconds = self._at = self._reached = 0.0
-        self._before = self._ran = (
-            0.0  # [s] of earlier runs; of all runs, without skipped seconds
-        )
+        self._before = 0.0  # [s] of earlier runs
+        self._ran = 0.0  # [s] of all runs, without skipped seconds
         # [s] of the host: start, time that the clocks ran, and when it was last added
         self._started, self._running, self._looked = time.perf_counter(), 0.0, 0.0
         self._printed, self._last = 0, -math.inf  # tenths in the last line; its time

@@ -12,11 +12,7 @@ from hetjax.engine.records.history import History
 from hetjax.runtimes.recorded import missing_kinds
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
-from hetjax.tracing.fingerprint import (
-    as_trace,
-    digest,
-    recorded_strategy,
-)
+from hetjax.tracing.fingerprint import as_trace, digest, recorded_strategy
 from hetjax.tracing.trace import Recording, Trace
 
 
@@ -53,6 +49,7 @@ def replay(
     instants = recorded.header["instants"]
     config = RunConfig(
         seconds=instants[-1],
+        num_evals=len(instants) - 1,
         instants=tuple(instants),
         eval_examples=recorded.header.get("eval_examples"),
         on_nan=recorded.header["on_nan"],

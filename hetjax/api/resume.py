@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hetjax.api.run_config import RunConfig
-from hetjax.api.run_folder import process_folder, with_defaults
+from hetjax.api.run_folder import process_folder
 from hetjax.api.run_recipes import given_or_remade
 from hetjax.api.session import Session
 from hetjax.api.train import train_as
@@ -60,7 +60,7 @@ def resume(
     found = find(process_folder(folder), about_alone=True)
     if found is None:
         raise ValueError(f"{folder} holds no checkpoint of a run")
-    about = with_defaults(found.about)
+    about = found.about
     given = {"task": task, "data": data, "machine": machine, "strategy": strategy}
     parts: dict[str, Any] = given_or_remade(folder, about["recipes"], given)
     try:

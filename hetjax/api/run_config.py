@@ -58,7 +58,7 @@ class RunConfig:
         if self.schedule_seed is not None:
             check_seed(self.schedule_seed, "schedule_seed")
         if not self.instants:
-            instants = evenly(self.seconds, self.num_evals)
+            instants = _evenly(self.seconds, self.num_evals)
             object.__setattr__(self, "instants", instants)
 
     def with_seconds(self, seconds: float) -> "RunConfig":
@@ -98,7 +98,7 @@ class RunConfig:
             )
 
 
-def evenly(seconds: float, num_evals: int) -> tuple[float, ...]:
+def _evenly(seconds: float, num_evals: int) -> tuple[float, ...]:
     """Return the start and `num_evals` evenly spaced times until the end [s]."""
     # rounding must not move the end: seconds * 3 / 3 may differ from seconds
     return (*(seconds * k / num_evals for k in range(num_evals)), seconds)

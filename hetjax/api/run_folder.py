@@ -233,7 +233,6 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
     Real workers may differ, but a real run does not continue on a simulated machine.
     Code is not compared between versions of Python, which compile it differently.
     """
-    before = with_defaults(before)
     python = [about.get("versions", {}).get("python") for about in (before, now)]
     if python[0] != python[1]:
         before, now = ({**about, "code": None} for about in (before, now))
@@ -255,12 +254,6 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
             '; pass the same settings, another folder, or resume="never" (in scripts '
             "--overwrite), which begins anew",
         )
-
-
-def with_defaults(about: dict[str, Any]) -> dict[str, Any]:
-    """Add defaults of settings that earlier versions did not have."""
-    since = {"schedule_seed": about["seed"], "compiled": "auto", "data_on": "auto"}
-    return {**since, **about}
 
 
 def _short(value: Any) -> str:

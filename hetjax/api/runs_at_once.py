@@ -116,7 +116,8 @@ def _run_at_once(
         tracks_best=any(run.checkpointing for run in runs),
     )
     history, player = _play(session, strategy, job, bar, len(runs))
-    if history.error is not None:  # it is raised again when the run is played alone
+    # DiffersBetweenRuns, or an error that is raised again when a run is played alone
+    if history.error is not None:
         return None
     models = player.models(visible=history.ends_at_evaluation)
     histories = []

@@ -86,7 +86,8 @@ class Session:
         `num_examples` are left to train on, by default the whole training split.
         """
         task, data, machine = self.programs.task, self.data, self.machine
-        check_strategies(strategies, num_examples or len(data.train))
+        left = len(data.train) if num_examples is None else num_examples
+        check_strategies(strategies, left)
         for name, strategy in strategies.items():
             check_fits(name, strategy, task, data, machine)
         # last: the task's functions are traced, which takes a moment
@@ -234,12 +235,8 @@ class Session:
         on_eval: OnEval | Sequence[OnEval] | None,
     ) -> History:
         """Run a job, from its beginning or a snapshot, until it ends or fails."""
-        task, target, epochs = (
-            self.programs.task,
-            self.config.target,
-            self.config.epochs,
-        )
-        metric = task.metric
+        task, target = self.programs.task, self.config.target
+        epochs, metric = self.config.epochs, task.metric
         callbacks = Callbacks(on_eval, writes=is_first())
         limit = math.inf if epochs is None else epochs * len(self.data.train)
         manager, saved = (folder.manager, folder.saved) if folder else (None, None)

@@ -9,10 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from hetjax import local
-from hetjax.api.value_checks import (
-    check_rate,
-    shown,
-)
+from hetjax.api.value_checks import check_rate, shown
 from hetjax.data.dataset import Dataset
 from hetjax.data.dataset_checks import check_dataset, is_real
 from hetjax.data.held_out import FEW, num_held_out

@@ -7,12 +7,7 @@ from hetjax.api.progress import ProgressBar
 from hetjax.api.run_config import RunConfig
 from hetjax.api.run_folder import RESUME
 from hetjax.api.session import Session
-from hetjax.api.value_checks import (
-    check_callback,
-    check_choice,
-    check_path,
-    check_seed,
-)
+from hetjax.api.value_checks import check_callback, check_choice, check_path, check_seed
 from hetjax.callbacks import OnEval
 from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.data.dataset import Dataset

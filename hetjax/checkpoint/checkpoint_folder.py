@@ -27,7 +27,7 @@ from hetjax.recipes import NoRecipe
 Gather = Callable[[str, Any], list[Any]]
 """gather(name, value) -> the values of all processes, as JSON returns them."""
 LOCK = "lock"
-STATE_VERSION = 3  # of the state of a run that has not finished
+STATE_VERSION = 3  # of the state and the settings of a run
 
 
 class FoundCheckpoint(NamedTuple):
@@ -51,18 +51,23 @@ def checkpoint_path(folder: Path, number: int) -> Path:
 
 
 def find(
-    folder: Path, gather: Gather = gather_alone, *, about_alone: bool = False
+    folder: Path,
+    gather: Gather = gather_alone,
+    *,
+    about_alone: bool = False,
+    any_version: bool = False,
 ) -> FoundCheckpoint | None:
     """Return the newest checkpoint in a folder that is not damaged; None without any.
 
     Of several processes, it is damaged in none. `about_alone`: do not read arrays, and
-    return no `values`. Errors: Damaged, with the reasons, if all checkpoints are, or if
-    the processes have none in common.
+    return no `values`. `any_version`: also a finished run of another version, to which
+    no other run can be compared. Errors: Damaged, with the reasons, if all checkpoints
+    are, or if the processes have none in common.
     """
     everyone = gather("found checkpoints", numbers_in(folder))
     damaged: list[str] = []
     for number in sorted(set.intersection(*map(set, everyone)), reverse=True):
-        found = _read(checkpoint_path(folder, number), number, about_alone)
+        found = _read(checkpoint_path(folder, number), number, about_alone, any_version)
         problems = [found] if isinstance(found, str) else []
         problems = sum(gather("damage", problems), [])
         if not problems and isinstance(found, FoundCheckpoint):
@@ -77,12 +82,14 @@ def find(
     )
 
 
-def _read(checkpoint: Path, number: int, about_alone: bool) -> FoundCheckpoint | str:
+def _read(
+    checkpoint: Path, number: int, about_alone: bool, any_version: bool
+) -> FoundCheckpoint | str:
     """Return a checkpoint, or why it cannot be used."""
     try:
         document, arrays = checkpoint_files.read(checkpoint, document_alone=about_alone)
         version = document.get("version", 1)
-        if version != STATE_VERSION and not document["finished"]:
+        if version != STATE_VERSION and not (any_version and document["finished"]):
             return (
                 f"{checkpoint} has version {version}, but this hetjax continues runs "
                 f"of version {STATE_VERSION}: use the hetjax that wrote it"

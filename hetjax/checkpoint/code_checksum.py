@@ -11,6 +11,7 @@ global lists, dictionaries and sets, are not described: they may be counters and
 import argparse
 import dataclasses
 import dis
+import enum
 import functools
 import hashlib
 import inspect
@@ -50,6 +51,8 @@ class _Describer:
         if value is None or isinstance(value, _PLAIN):
             found.update(repr(value).encode())
             return found.digest()
+        if isinstance(value, enum.Enum):
+            return self.digest((type(value), value.value), above)
         if id(value) in above or len(above) > _DEEP:  # it encloses itself
             return found.digest()
         if id(value) in self._known:

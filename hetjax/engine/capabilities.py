@@ -36,7 +36,7 @@ class PlaysAhead(Protocol):
         ...
 
     def policy_metrics(self, seen: Any, metrics: Any) -> Any:
-        """Return what the policy is told of an evaluation; usually `metrics`."""
+        """Return the metrics that the policy receives; usually `metrics`."""
         ...
 
     def mark(self) -> Any:

@@ -31,9 +31,8 @@ class Job(NamedTuple):
     num_whole_test: int  # examples in the whole test split
     held_out: Sequence[Batch]  # from the training split, for merges that need metrics
     num_held_out: int  # examples that are held out
-    instants: tuple[
-        float, ...
-    ]  # [s] of the evaluations, increasing; the last is the end
+    # [s] of the evaluations, increasing; the last is the end of the run
+    instants: tuple[float, ...]
     seed: int
     on_nan: str = "stop"  # one of ON_NAN
     on_lost_worker: str = "continue"  # one of ON_LOST_WORKER

@@ -23,9 +23,9 @@ from hetjax.machine.types import Arrival, Event, LocalRound, WorkerInfo
 class Clock(Protocol):
     """Says when things happen; `hetjax.machine.SimulatedClock` is one.
 
-    The clock of a real run also has `begin()`, which starts it, `paused()`, a context
-    in which it stands still, and `merged(action, merge_times)`, which returns the
-    `Stamps` of a merge whose times it measured.
+    The clock of a real run also has `begin()`, which starts it, and `paused()`, a
+    context in which it stands still. A clock whose `plan` returns no stamps also has
+    `merged(action, merge_times)`, which returns the `Stamps` of the measured merge.
     """
 
     @property

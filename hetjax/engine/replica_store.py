@@ -15,10 +15,7 @@ from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
 from hetjax.local import with_merge_buffers
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
-from hetjax.merge.types import (
-    Merge,
-    MergeProperty,
-)
+from hetjax.merge.types import Merge, MergeProperty
 from hetjax.replica import Replica
 from hetjax.strategies.types import Strategy
 

@@ -293,8 +293,7 @@ class RunRecords:
 
     def _load_history(self, saved: dict[str, Any]) -> None:
         for name in self.history.growing:
-            if name in saved["history"]:  # earlier versions had no choice of player
-                setattr(self.history, name, saved["history"][name])
+            setattr(self.history, name, saved["history"][name])
         self.history.evals = list(map(Evaluation, self.history.evals))
         self._visible = self._player.model()
         if saved["best"]:

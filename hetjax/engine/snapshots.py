@@ -1,4 +1,4 @@
-"""Snapshots of a run that goes on: taken when they are due, completed as rounds arrive.
+"""Snapshots of a run in progress: taken when they are due, completed as rounds arrive.
 
 A snapshot holds everything that decides how the run continues: the policy's state, the
 sampler, the clock, the ledger, replicas and states, and the outcomes of the local

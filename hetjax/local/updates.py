@@ -16,10 +16,7 @@ import optax
 
 from hetjax import optimizer_needs, sparse
 from hetjax.local.sparse_rows import dense_update, sparse_update
-from hetjax.optimizer_needs import (
-    check_worker_optimizer,
-    is_schedule_free,
-)
+from hetjax.optimizer_needs import check_worker_optimizer, is_schedule_free
 from hetjax.replica import Replica
 from hetjax.traced_settings import is_given, memoized
 from hetjax.tree import OptState, Params

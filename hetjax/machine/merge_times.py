@@ -78,5 +78,5 @@ def seconds_to_measure(
     models at once, or the fastest worker evaluates all, whichever takes less time.
     """
     members = [workers[m] for m in action.members if isinstance(m, int)]
-    looks = [worker.seconds(num_held_out) * _FORWARD for worker in members]
-    return min(max(looks), len(looks) * min(looks)) if looks else 0.0
+    each = [worker.seconds(num_held_out) * _FORWARD for worker in members]
+    return min(max(each), len(each) * min(each)) if each else 0.0

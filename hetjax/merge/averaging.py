@@ -20,10 +20,7 @@ from hetjax.merge.members import (
     without_momentum,
 )
 from hetjax.merge.merge_checks import check_fraction
-from hetjax.merge.types import (
-    Merge,
-    MergeProperty,
-)
+from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.traced_settings import is_given

@@ -15,10 +15,7 @@ import jax.numpy as jnp
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.group import Group
-from hetjax.merge.types import (
-    Merge,
-    MergeProperty,
-)
+from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.output.head import without_layer_state
 from hetjax.replica import Replica

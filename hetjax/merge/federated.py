@@ -32,10 +32,7 @@ from hetjax.merge.members import (
     without_momentum,
 )
 from hetjax.merge.merge_checks import check_fraction, check_not_negative
-from hetjax.merge.types import (
-    Merge,
-    MergeProperty,
-)
+from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.traced_settings import is_given
 from hetjax.tree import ModelState, Params, PyTree

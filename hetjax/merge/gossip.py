@@ -12,11 +12,7 @@ from hetjax.merge.group import Group
 from hetjax.merge.members import centered_model, mean_statistics, reset_to
 from hetjax.merge.merge_checks import check_buffers, check_count, check_op
 from hetjax.merge.parameter_server import ServerState, server_state
-from hetjax.merge.types import (
-    APPLY,
-    Merge,
-    MergeProperty,
-)
+from hetjax.merge.types import APPLY, Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 

@@ -23,10 +23,7 @@ from hetjax.merge.members import (
     reset_to,
 )
 from hetjax.merge.merge_checks import check_not_negative
-from hetjax.merge.types import (
-    Merge,
-    MergeProperty,
-)
+from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.optimizer_needs import check_center_optimizer
 from hetjax.replica import Replica
@@ -107,14 +104,17 @@ def hierarchical(*, gamma: float | None = None, root: bool = False) -> Merge:
 
         G = sum_n G_n;   x_{h,i} <- x_{h,i} - gamma_{h,i} G;   x_{h-1,n} <- x_{h,i}
 
-    `gamma` is gamma_h relative to the learners' learning rate gamma_1. None means 1 /
-    (learners below the node), which is averaging: gamma_2 = gamma_1 / p, and gamma_h =
-    gamma_{h-1} / children if all nodes of a level have the same number of children. A
-    node passes its sum of G up to its parent and then starts again from zero; the
-    `root` has no sum. Model state is averaged over the learners. Requires the buffer
-    "grad_sum". Promises: worker order is irrelevant; consensus without gradients is an
-    exact fixed point; a member without local steps is absent. Source: HierSGD,
-    Algorithms 1 and 2; docs/algorithms D.1. The formula is `gradient_sum_step`.
+    `gamma` is gamma_h relative to the learners' learning rate gamma_1. None means
+    averaging, 1 / (learners below the node), as in
+
+        gamma_2 = gamma_1 / p;   gamma_h = gamma_{h-1} / children
+
+    if all nodes of a level have the same number of children. A node passes its sum of G
+    up to its parent and then starts again from zero; the `root` has no sum. Model state
+    is averaged over the learners. Requires the buffer "grad_sum". Promises: worker order
+    is irrelevant; consensus without gradients is an exact fixed point; a member without
+    local steps is absent. Source: HierSGD, Algorithms 1 and 2; docs/algorithms D.1. The
+    formula is `gradient_sum_step`.
     """
     check_not_negative("hierarchical", gamma=gamma)
 

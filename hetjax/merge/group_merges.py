@@ -5,18 +5,8 @@ from typing import Any
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.group import Group
-from hetjax.merge.merge_checks import (
-    WrongPart,
-    check_buffers,
-    check_count,
-    check_op,
-)
-from hetjax.merge.types import (
-    APPLY,
-    NO_PROPERTIES,
-    Merge,
-    MergeProperty,
-)
+from hetjax.merge.merge_checks import WrongPart, check_buffers, check_count, check_op
+from hetjax.merge.types import APPLY, NO_PROPERTIES, Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.tree import MergeState, ModelState, Params

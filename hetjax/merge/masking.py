@@ -11,11 +11,7 @@ from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.group import unstacked
 from hetjax.merge.members import reset_to
 from hetjax.merge.merge_checks import check_count, check_op
-from hetjax.merge.types import (
-    APPLY,
-    Merge,
-    MergeProperty,
-)
+from hetjax.merge.types import APPLY, Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.tree import MergeState, PyTree

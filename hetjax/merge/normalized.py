@@ -21,10 +21,7 @@ from hetjax.merge.group import Group
 from hetjax.merge.group_merges import group_merge
 from hetjax.merge.members import centered_member, centered_model
 from hetjax.merge.merge_checks import check_fraction, check_not_negative
-from hetjax.merge.types import (
-    Merge,
-    MergeProperty,
-)
+from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.traced_settings import is_given

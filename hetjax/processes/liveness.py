@@ -169,7 +169,10 @@ def _own_address(index: int, coordinator: str) -> str:
                 own = probe.getsockname()[0]
         except OSError:
             continue
-        return host if own == "::1" or own.startswith("127.") else own
+        if own != "::1" and not own.startswith("127."):
+            return own
+        if coordinator:
+            return coordinator
     return socket.gethostname()
 
 

@@ -13,11 +13,7 @@ from hetjax.report import summary
 from hetjax.report.pivot import Pivot, pivot
 from hetjax.report.reading import read_document
 from hetjax.report.record import COMMON, metric_names, plain, run_record
-from hetjax.report.runs import (
-    check_runs,
-    check_same,
-    strategy_names,
-)
+from hetjax.report.runs import check_runs, check_same, strategy_names
 from hetjax.report.summary_table import TARGET_SHARE, summary_table
 from hetjax.report.table import Table, Tabular
 from hetjax.report.tuning import joined_tuning

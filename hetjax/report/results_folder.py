@@ -25,7 +25,6 @@ NAMES = (
     "report.html",
 )
 
-
 RUNS = "runs"  # its subfolder for checkpointed runs (`compare(out=...)`)
 
 

@@ -8,13 +8,7 @@ import optax
 import pytest
 import scipy.sparse as sp
 from compile_events import compile_events
-from tiny_runs import (
-    averaging,
-    counting_data,
-    counting_task,
-    machine,
-    nothing_compiled,
-)
+from tiny_runs import averaging, counting_data, counting_task, machine, nothing_compiled
 
 import hetjax as hj
 from hetjax.data.dataset import Dataset, Split

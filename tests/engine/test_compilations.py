@@ -11,14 +11,7 @@ import jax.numpy as jnp
 import pytest
 from compile_events import compile_events
 from quick import quick
-from tiny_runs import (
-    averaging,
-    counting_data,
-    counting_task,
-    machine,
-    silent,
-    train,
-)
+from tiny_runs import averaging, counting_data, counting_task, machine, silent, train
 
 import hetjax as hj
 from hetjax import sparse as sparse_ops

@@ -10,14 +10,7 @@ from identity_runs import train
 import hetjax
 from hetjax import local
 from hetjax.engine.decisions import decisions
-from hetjax.machine import (
-    Cost,
-    Link,
-    Machine,
-    Profile,
-    SimulatedClock,
-    preset,
-)
+from hetjax.machine import Cost, Link, Machine, Profile, SimulatedClock, preset
 
 FACTORIES = {
     name: {"batch_size": 8, "learning_rate": 0.1} for name in hetjax.STRATEGIES

@@ -15,10 +15,7 @@ from hetjax.machine.types import MergeOp
 from hetjax.merge.counters import counters_of, counting, places_of, with_counters
 from hetjax.merge.members import at_round_start, reset_to
 from hetjax.merge.merge_checks import check_op
-from hetjax.merge.types import (
-    Merge,
-    MergeProperty,
-)
+from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica, Requires
 from hetjax.strategies.types import Strategy

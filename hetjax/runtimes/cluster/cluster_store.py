@@ -393,13 +393,17 @@ class ClusterPlayer(ReferencePlayer):
     """Plays a tape on a cluster: members may be unreachable, and bytes are counted."""
 
     store: ClusterStore
-    nodes: Callable[[], Sequence[str]] = tuple  # of all workers, by now
+
+    def __init__(self, *args: Any, nodes: Callable[[], Sequence[str]]):
+        """Like `ReferencePlayer`; `nodes()` are those of all workers at present."""
+        super().__init__(*args)
+        self._nodes = nodes
 
     def open(self) -> None:
         """Make the initial model."""
         super().open()
         self.traits = self.traits._replace(
-            traffic=self.store.traffic, nodes=self.nodes, may_be_unreachable=True
+            traffic=self.store.traffic, nodes=self._nodes, may_be_unreachable=True
         )
         self.plays = {
             **self.plays,

@@ -109,8 +109,9 @@ def open_cluster(machine: ClusterMachine, strategy: Strategy, job: Job) -> Runti
     def nodes() -> list[str]:
         return [machine.pool.moved.get(w.name, w.node) for w in machine.workers]
 
-    player = ClusterPlayer(strategy, job, clock.workers, executor, TIMED, open_store)
-    player.nodes = nodes
+    player = ClusterPlayer(
+        strategy, job, clock.workers, executor, TIMED, open_store, nodes=nodes
+    )
     return Runtime(
         clock,
         player,

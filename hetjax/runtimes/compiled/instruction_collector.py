@@ -196,7 +196,7 @@ class InstructionCollector(StretchLauncher):
             replica = of(self._parts.state(self._run_state.states, level, node))
         return replica.params, replica.model_state
 
-    def _evaluate(self, look: tape.EvaluateRoot) -> EvaluatedModel:
+    def _evaluate(self, evaluation: tape.EvaluateRoot) -> EvaluatedModel:
         """Evaluate the root, in one program if all batches are in memory and few."""
         batches = self.evaluator.test
         pending = bool(self._arrived) or self._merges_pending

@@ -21,11 +21,7 @@ from hetjax.engine.tape import StartRound
 from hetjax.machine import WorkerInfo
 from hetjax.merge.types import MergeProperty
 from hetjax.runtimes.compiled.batch_sources import MAX_SENT_BYTES, device_bytes
-from hetjax.runtimes.step_modes import (
-    flops_per_example,
-    loops_are_fast,
-    step_bytes,
-)
+from hetjax.runtimes.step_modes import flops_per_example, loops_are_fast, step_bytes
 from hetjax.strategies.types import Strategy
 
 DATA_SHARE = 0.25  # of a device's memory for training data, at most

@@ -12,10 +12,7 @@ from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.local import LocalUpdate
 from hetjax.machine import ROOT, Topology
-from hetjax.merge.types import (
-    Merge,
-    MergeProperty,
-)
+from hetjax.merge.types import Merge, MergeProperty
 from hetjax.replica import Replica, Requires
 from hetjax.runtimes.compiled.stacks import set_tree_row, tree_row
 from hetjax.tree import PyTree

@@ -71,9 +71,9 @@ def play_run(
             lambda run_state, kind=kind: (play(kind, run_state, merge, first), nothing)
             for kind in scheduled.event_kinds
         ]
-        look = lambda run_state: (run_state, evaluate(run_state))  # noqa: E731
+        evaluated = lambda run_state: (run_state, evaluate(run_state))  # noqa: E731
         idle = lambda run_state: (run_state, nothing)  # noqa: E731
-        return lax.switch(which, (*branches, look, idle), run_state)
+        return lax.switch(which, (*branches, evaluated, idle), run_state)
 
     run_state, found = _in_blocks(
         event, run_state, scheduled.events, idle=len(scheduled.event_kinds) + 1

@@ -79,8 +79,8 @@ class ScheduleCollector(CompiledPlayer):
     def _here(self) -> tuple[int, int]:
         return len(self._stretch.merges), len(self._stretch.rounds)
 
-    def _evaluate(self, look: tape.EvaluateRoot) -> EvaluatedModel:
-        del look
+    def _evaluate(self, evaluation: tape.EvaluateRoot) -> EvaluatedModel:
+        del evaluation
         place = (*self._here, True)
         if place not in self.ends[-1:]:  # else the model is the same
             self.ends.append(place)
@@ -145,7 +145,7 @@ class ScheduleCollector(CompiledPlayer):
         merge = first = 0
         ends = iter(self._stretch.ends)  # of supersteps: a merge needs a round
         end = next(ends, None)
-        for place, (merges, rounds, look) in enumerate(self.ends[: last + 1]):
+        for place, (merges, rounds, evaluation) in enumerate(self.ends[: last + 1]):
             while end is not None and end <= (merges, rounds):
                 if (merge, first) != end:
                     yield None, (range(merge, end[0]), range(first, end[1]))
@@ -153,7 +153,7 @@ class ScheduleCollector(CompiledPlayer):
             if (merge, first) != (merges, rounds):
                 yield None, (range(merge, merges), range(first, rounds))
             merge, first = merges, rounds
-            if look:
+            if evaluation:
                 yield place, (range(0), range(0))
 
 

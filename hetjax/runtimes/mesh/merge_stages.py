@@ -388,12 +388,12 @@ def _accuracy(
     batches, total = held_out
     metric = programs.task.metric
 
-    def look(sums: jax.Array, batch: Batch) -> tuple[jax.Array, None]:
+    def add(sums: jax.Array, batch: Batch) -> tuple[jax.Array, None]:
         found = [
             programs.evaluate_fn(m.params, m.model_state, batch)[metric][0]
             for m in members
         ]
         return sums + jnp.stack(found), None
 
-    sums, _ = lax.scan(look, jnp.zeros(len(members)), batches)
+    sums, _ = lax.scan(add, jnp.zeros(len(members)), batches)
     return sums / total

@@ -13,9 +13,7 @@ from hetjax.machine.types import LocalRound, WorkerInfo
 DEVIATIONS = 8.0  # median deviations above the median
 LEAST_FACTOR = 5.0  # times the median, at least
 ALLOWANCE = 1.0  # [s] on top, for the delays of a busy host
-UNMEASURED_FACTOR = (
-    20.0  # times the expected seconds, for a worker with few measured rounds
-)
+UNMEASURED_FACTOR = 20.0  # on expected seconds, for a worker with few measured rounds
 ENOUGH_ROUNDS = 5  # measured rounds before a worker's own times are used
 RECENT_ROUNDS = 50  # latest rounds that count
 UPDATE_EVERY = 10  # rounds after which a worker's limit is computed again

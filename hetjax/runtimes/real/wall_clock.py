@@ -188,7 +188,7 @@ class WallClock:
     def set_timer(self, name: str, time: float) -> None:
         """Request a Timer at `time` [s], or at once if that is past."""
         if not 0 <= time < math.inf:  # also refuses NaN
-            raise ValueError(f"timer {name!r} at {time} s: give a finite time")
+            raise ValueError(f"timer {name!r} at {time} s: pass a finite time")
         self._events.set_timer(name, time)
 
     @contextmanager

@@ -6,11 +6,7 @@ from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.engine.step_runner import StepRunner, StepSettings
-from hetjax.runtimes.real.dry_run import (
-    compile_merges,
-    compile_steps,
-    dry_run,
-)
+from hetjax.runtimes.real.dry_run import compile_merges, compile_steps, dry_run
 from hetjax.runtimes.real.measured_costs import measure_costs
 from hetjax.runtimes.real.step_mode_choice import choose_step_modes, chosen_before
 from hetjax.runtimes.real.step_timer import StepTimer

@@ -2,12 +2,7 @@
 
 import pytest
 from checkpointed_runs import Memory, load, outcome, some
-from compiled_runs import (
-    IN_TURN,
-    SIDE_BY_SIDE,
-    compiled,
-    runs_of,
-)
+from compiled_runs import IN_TURN, SIDE_BY_SIDE, compiled, runs_of
 from quick import quick, quick_if
 from small_runs import at, problem, send, strategy, train
 

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetjax.machine import (
-    PUSH_FETCH,
-    ROOT,
-    MergeAction,
-    MergeOp,
-    Node,
-    Topology,
-)
+from hetjax.machine import PUSH_FETCH, ROOT, MergeAction, MergeOp, Node, Topology
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.runtimes.mesh.merge_stages import RequestedMerge, StagePlanner
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout

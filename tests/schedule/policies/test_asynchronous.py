@@ -9,12 +9,7 @@ from policy_driver import arrivals, follow, infos, machine, timeline
 
 from hetjax.engine.decisions import decisions
 from hetjax.machine import Cost, Link, LocalRound, Machine, Profile, SimulatedClock
-from hetjax.schedule import (
-    MergeAction,
-    asynchronous,
-    linear_scaling,
-    random_partner,
-)
+from hetjax.schedule import MergeAction, asynchronous, linear_scaling, random_partner
 
 WORKERS = infos(1.0, 3.0, 2.0)
 ALL = "0:1x8 1:1x8 2:1x8"

@@ -21,6 +21,7 @@ from zoo import zoo
 
 import hetjax as hj
 from hetjax.checkpoint.code_checksum import checksum
+from hetjax.machine.types import MergeOp
 
 TESTS = Path(__file__).parents[1]
 RATE = 0.1
@@ -107,6 +108,11 @@ def class_with(text):
 
 
 DIFFERENT = {
+    "properties of a merge": (
+        hj.merge.average(),
+        hj.merge.average()._replace(properties=hj.merge.MergeProperty(0)),
+    ),
+    "operations of a merge": (MergeOp.PUSH, MergeOp.PUSH | MergeOp.FETCH),
     "attributes of a callable object": (Rate(0.1), Rate(0.2)),
     "attributes of a method's object": (Rate(0.1).slow, Rate(0.2).slow),
     "methods of an object": (Rate(0.1).slow, Rate(0.1).__call__),
@@ -238,7 +244,7 @@ def everything():
 
 @pytest.mark.full
 def test_checksums_are_the_same_in_every_process():
-    code = "import test_description as t; print(t.everything())"
+    code = "import test_code_checksum as t; print(t.everything())"
     found = []
     for seed in ("1", "2"):
         path = os.pathsep.join([str(TESTS / "checkpoint"), str(TESTS), *sys.path])
