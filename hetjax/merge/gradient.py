@@ -111,10 +111,10 @@ def hierarchical(*, gamma: float | None = None, root: bool = False) -> Merge:
 
     if all nodes of a level have the same number of children. A node passes its sum of G
     up to its parent and then starts again from zero; the `root` has no sum. Model state
-    is averaged over the learners. Requires the buffer "grad_sum". Promises: worker order
-    is irrelevant; consensus without gradients is an exact fixed point; a member without
-    local steps is absent. Source: HierSGD, Algorithms 1 and 2; docs/algorithms D.1. The
-    formula is `gradient_sum_step`.
+    is averaged over the learners. Requires the buffer "grad_sum". Promises: worker
+    order is irrelevant; consensus without gradients is an exact fixed point; a member
+    without local steps is absent. Source: HierSGD, Algorithms 1 and 2; docs/algorithms
+    D.1. The formula is `gradient_sum_step`.
     """
     check_not_negative("hierarchical", gamma=gamma)
 

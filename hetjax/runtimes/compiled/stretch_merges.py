@@ -30,7 +30,7 @@ from hetjax.tree import PyTree
 _ACCURACY = WorkerStats._fields.index("accuracy")
 
 
-class SuperstepMerges(StretchBase):
+class StretchMerges(StretchBase):
     """The operations before the rounds of a superstep."""
 
     def _before(self, i: Any, run_state: RunState) -> RunState:

@@ -16,8 +16,8 @@ from jax import lax
 from hetjax.replica import Replica
 from hetjax.runtimes.compiled.program_parts import Parts, RunState
 from hetjax.runtimes.compiled.stacks import array_row, repeat
-from hetjax.runtimes.compiled.stretch_merges import SuperstepMerges
-from hetjax.runtimes.compiled.stretch_rounds import SuperstepRounds
+from hetjax.runtimes.compiled.stretch_merges import StretchMerges
+from hetjax.runtimes.compiled.stretch_rounds import StretchRounds
 from hetjax.runtimes.compiled.stretch_types import (
     ProgramShape,
     ScheduleEvent,
@@ -52,7 +52,7 @@ def event_player(
     return playing.event
 
 
-class _StretchProgram(SuperstepRounds, SuperstepMerges):
+class _StretchProgram(StretchRounds, StretchMerges):
     """The program of one shape."""
 
     def event(

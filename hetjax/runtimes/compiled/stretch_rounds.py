@@ -23,7 +23,7 @@ from hetjax.runtimes.compiled.stretch_base import StretchBase
 from hetjax.runtimes.compiled.stretch_types import StretchResults
 
 
-class SuperstepRounds(StretchBase):
+class StretchRounds(StretchBase):
     """The local rounds of a superstep."""
 
     def _rounds(
