@@ -190,6 +190,11 @@ def perturbation_section() -> Iterator[Claim]:
     for workers in WORKERS[:2]:
         histories = regime.of_rivals(workers).of("adaptive_sgd")
         merges = sum(h.merges for h in histories)
+        if not merges:
+            raise ValueError(
+                f"--seconds={regime.seconds():g}: adaptive_sgd on {workers} workers "
+                "has no merge by then: pass more seconds"
+            )
         for counter, what, why in (
             (
                 "condition_met",

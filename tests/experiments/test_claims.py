@@ -134,6 +134,7 @@ def test_every_section_on_adaptive_sgd_runs(tmp_path):
             tmp_path / tune,
             "--quick",
             "--num_evals=6",  # of the whole test split each
+            "--hidden=16",
             f"--tune={tune}",
             f"--runs={tmp_path / 'runs'}",
         )
