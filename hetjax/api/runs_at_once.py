@@ -149,9 +149,11 @@ def _play(
         done = epochs and point["examples"] >= epochs * len(session.data.train)
         return f"{epochs:g} {EPOCHS_DONE}" if done else ""
 
-    seconds = job.instants[-1]
+    seconds, clock = job.instants[-1], runtime.clock
     bar.begin(f"{number} x {job.name}", number * seconds)
-    history = Loop(job.name, strategy, job, runtime, each).run()
+    loop = Loop(job.name, strategy, job, runtime, each)
+    with bar.following(lambda: number * clock.now):
+        history = loop.run()
     if not history.interrupted:
         bar.skip(number * (seconds - last))
     return history, player

@@ -130,6 +130,20 @@ def test_rates_are_of_what_was_run(monkeypatch):
     ]
 
 
+def test_rates_of_runs_that_are_played_at_once(monkeypatch):
+    """Their seconds are those since the call, not since the computer started."""
+    before = time.perf_counter()
+    text = shown(
+        monkeypatch, io.StringIO(), lambda: compared(learning_rates=[0.1, 0.2])
+    )
+    spent = time.perf_counter() - before
+    line = text.splitlines()[-1]
+    assert "2 x one" in text
+    assert line.endswith(", 00:00 left")
+    rate = float(line.split(", ")[-2].split(" ")[0])
+    assert rate >= 60.0 / spent  # 60 virtual seconds in all
+
+
 @pytest.mark.parametrize("output", [io.StringIO, Terminal])
 def test_a_run_that_is_interrupted_ends_where_it_was(monkeypatch, output):
     stop = at(4, send("SIGINT"))
