@@ -38,9 +38,9 @@ class ProgressBar:
         self._total, self._runs, self._run = seconds, runs, 0
         self._unit = " s" if real else " virtual s"
         self._shown, self._lines = shown and is_first(), not takes_bars()
-        # of the run in progress: [s] its length, shown, and at its last evaluation
+        # of the run in progress: [s] its length, and shown
         self._bar = tqdm(disable=True)
-        self._seconds = self._at = self._reached = 0.0
+        self._seconds = self._at = 0.0
         self._before = 0.0  # [s] of earlier runs
         self._ran = 0.0  # [s] of all runs, without skipped seconds
         # [s] of the host: start, time that the clocks ran, and when it was last added
@@ -64,21 +64,20 @@ class ProgressBar:
         )
 
     def advance(
-        self, seconds: float, metrics: dict[str, Any], metric: str, *, ran: bool = True
+        self, at: float, metrics: dict[str, Any], metric: str, *, ran: bool = True
     ) -> None:
-        """Move the run `seconds` further and show its latest metric.
+        """Show that the run has been evaluated `at` [s], and its latest metric.
 
-        ran=False is for seconds before a resumed run: see `skip`.
+        ran=False is for seconds before a resumed run: rates exclude them.
         """
         self._metric = f"{metric} {metrics[metric]:.4f}"
         self._bar.set_postfix_str(self._metric, refresh=False)
-        self.skip(seconds, ran=ran)
+        self._move_to(at, ran=ran)
         self._say()
 
-    def skip(self, seconds: float, *, ran: bool = False) -> None:
-        """Move the run `seconds` further without running; rates exclude them."""
-        self._reached += seconds
-        self._move_to(self._reached, ran=ran)
+    def finish(self) -> None:
+        """Move the run to its end without running; rates exclude what remained."""
+        self._move_to(self._seconds, ran=False)
 
     @contextmanager
     def following(self, now: Callable[[], float]) -> Iterator[None]:
@@ -141,7 +140,7 @@ class ProgressBar:
     def close(self) -> None:
         """End the run in progress, and leave its bar on the screen."""
         self._before += self._seconds
-        self._seconds = self._at = self._reached = 0.0
+        self._seconds = self._at = 0.0
         self._bar.close()
 
 

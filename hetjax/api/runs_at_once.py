@@ -139,23 +139,21 @@ def _play(
 ) -> tuple[History, SideBySidePlayer]:
     """Play runs at once; return the first run's history, and the player."""
     runtime = session.opened(strategy, job)
-    player, metric, last = runtime.player, session.programs.task.metric, 0.0
+    player, metric = runtime.player, session.programs.task.metric
     epochs = session.config.epochs
 
     def each(point: dict[str, float]) -> str:
-        nonlocal last
-        bar.advance(number * (point["seconds"] - last), point, metric, ran=True)
-        last = point["seconds"]
+        bar.advance(number * point["seconds"], point, metric)
         done = epochs and point["examples"] >= epochs * len(session.data.train)
         return f"{epochs:g} {EPOCHS_DONE}" if done else ""
 
-    seconds, clock = job.instants[-1], runtime.clock
-    bar.begin(f"{number} x {job.name}", number * seconds)
+    clock = runtime.clock
+    bar.begin(f"{number} x {job.name}", number * job.instants[-1])
     loop = Loop(job.name, strategy, job, runtime, each)
     with bar.following(lambda: number * clock.now):
         history = loop.run()
     if not history.interrupted:
-        bar.skip(number * (seconds - last))
+        bar.finish()
     return history, player
 
 

@@ -157,7 +157,7 @@ class Session:
             about = self.described(strategy, job)
             with open_run_folder(checkpoint, resume, about) as folder:
                 if folder.found is not None and folder.found.finished:
-                    bar.skip(self.config.instants[-1])
+                    bar.finish()
                     history = self._finished(folder.found, folder.trace, strategy)
                 else:
                     job = job._replace(
@@ -240,15 +240,9 @@ class Session:
         callbacks = Callbacks(on_eval, writes=is_first())
         limit = math.inf if epochs is None else epochs * len(self.data.train)
         manager, saved = (folder.manager, folder.saved) if folder else (None, None)
-        last = 0.0
-
-        def advance(point: dict[str, float], *, ran: bool) -> None:
-            nonlocal last
-            bar.advance(point["seconds"] - last, point, metric, ran=ran)
-            last = point["seconds"]
 
         def each(point: dict[str, float]) -> str:
-            advance(point, ran=True)
+            bar.advance(point["seconds"], point, metric)
             asked = callbacks(point)
             if target is not None and reaches(point[metric], target, task.mode):
                 return f"{metric} has reached {target:g}"
@@ -258,7 +252,7 @@ class Session:
 
         before = folder.evals if folder else []  # of a resumed run
         for point in before:
-            advance(point, ran=False)
+            bar.advance(point["seconds"], point, metric, ran=False)
         recording = None
         try:
             callbacks.begin(before)
@@ -289,7 +283,7 @@ class Session:
         history.error = history.error or failed
         # a run that ended early still moves the bar to its end
         if not history.interrupted:
-            bar.skip(self.config.instants[-1] - last)
+            bar.finish()
         return history
 
     def opened(

@@ -93,8 +93,8 @@ def test_it_follows_the_clock_between_evaluations(monkeypatch):
         while not moved and time.monotonic() < deadline:
             time.sleep(0.001)
     bar.advance(2.0, {"w": 1.0}, "w")
-    bar.advance(3.0, {"w": 1.0}, "w")
-    bar.skip(100.0)
+    bar.advance(5.0, {"w": 1.0}, "w")
+    bar.finish()
     shown = bar._bar
     bar.close()
     assert moved == [4.0, 1.0]
@@ -113,9 +113,9 @@ def test_rates_are_of_what_was_run(monkeypatch):
         now[0] = 5.0  # it is prepared
         with bar.following(lambda: 0.0):
             now[0] = 6.0
-            bar.advance(10.0, {"w": 1.0}, "w")
+            bar.advance(40.0, {"w": 1.0}, "w")
         now[0] = 10.0
-        bar.skip(10.0)
+        bar.finish()
         bar.begin("two", 50.0)
         with bar.following(lambda: 0.0):
             now[0] = 12.0
@@ -162,7 +162,7 @@ def test_the_rate_of_a_bar_is_of_what_was_run(monkeypatch):
         bar.begin("one", 10.0)
         bar.advance(7.0, {"w": 1.0}, "w", ran=False)
         now[0] = 2.0
-        bar.advance(3.0, {"w": 1.0}, "w")
+        bar.advance(10.0, {"w": 1.0}, "w")
         bar.close()
 
     text = shown(monkeypatch, Terminal(), goes_on)
@@ -174,16 +174,16 @@ def test_the_rate_of_a_bar_is_of_what_was_run(monkeypatch):
 def test_a_run_of_a_third_of_a_second_fills_its_bar(monkeypatch):
     """Its steps add up to more, in floating point, which tqdm would warn of."""
 
-    def seven_steps():
+    def two_steps():
         bar = ProgressBar(1 / 3)
         bar.begin("one", 1 / 3)
-        for _ in range(8):
-            bar.advance(1 / 21, {"w": 1.0}, "w")
+        for at in (1 / 3 / 6, 1 / 3):
+            bar.advance(at, {"w": 1.0}, "w")
         bar.close()
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        text = shown(monkeypatch, Terminal(), seven_steps)
+        text = shown(monkeypatch, Terminal(), two_steps)
     assert "100%|##########| 0.333/0.333 virtual s" in text
 
 
