@@ -51,8 +51,6 @@ class _Describer:
         if value is None or isinstance(value, _PLAIN):
             found.update(repr(value).encode())
             return found.digest()
-        if isinstance(value, enum.Enum):
-            return self.digest((type(value), value.value), above)
         if id(value) in above or len(above) > _DEEP:  # it encloses itself
             return found.digest()
         if id(value) in self._known:
@@ -73,6 +71,8 @@ class _Describer:
             yield from parts_of_class(value)
         elif isinstance(value, types.ModuleType | types.BuiltinFunctionType):
             yield value.__name__
+        elif isinstance(value, enum.Enum):
+            yield value.value
         elif isinstance(value, functools.partial):
             yield from (value.func, value.args, value.keywords)
         elif isinstance(value, types.SimpleNamespace | argparse.Namespace):
