@@ -177,8 +177,8 @@ def test_a_run_of_a_third_of_a_second_fills_its_bar(monkeypatch):
     def two_steps():
         bar = ProgressBar(1 / 3)
         bar.begin("one", 1 / 3)
-        for at in (1 / 3 / 6, 1 / 3):
-            bar.advance(at, {"w": 1.0}, "w")
+        for time_at in (1 / 3 / 6, 1 / 3):
+            bar.advance(time_at, {"w": 1.0}, "w")
         bar.close()
 
     with warnings.catch_warnings():
