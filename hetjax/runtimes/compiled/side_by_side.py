@@ -135,11 +135,7 @@ class SideBySidePlayer(CompiledPlayer):
     def _call(
         self, shape: ProgramShape, arrays: Any, tables: StretchTables
     ) -> tuple[RunState, StretchResults]:
-        parts, source = self._parts, self._source
-        program = parts.programs.once(
-            ("stretches", parts, shape, source.batch_maker),
-            lambda: jax.jit(_side_by_side(parts, shape, source.batch_maker)),
-        )
+        program = self._program(_side_by_side, shape)
         tables = tables._replace(seed=self._seeds)
         return program(self._run_state, arrays, tables, self._factors)
 

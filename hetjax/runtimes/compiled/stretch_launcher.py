@@ -1,5 +1,6 @@
 """Launches the programs of a compiled run, and reads their results."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -159,12 +160,15 @@ class StretchLauncher:
         self, shape: ProgramShape, arrays: Any, tables: StretchTables
     ) -> tuple[RunState, StretchResults]:
         """Launch the program of a shape, and return its outputs."""
-        parts, source = self._parts, self._source
-        program = parts.programs.once(
-            ("stretch", parts, shape, source.batch_maker),
-            lambda: jax.jit(stretch_program(parts, shape, source.batch_maker)),
+        return self._program(stretch_program, shape)(self._run_state, arrays, tables)
+
+    def _program(self, make: Callable[..., Callable], shape: ProgramShape) -> Callable:
+        """Return the compiled program that `make` writes for a shape."""
+        parts, batch_maker = self._parts, self._source.batch_maker
+        return parts.programs.once(
+            (make, parts, shape, batch_maker),
+            lambda: jax.jit(make(parts, shape, batch_maker)),
         )
-        return program(self._run_state, arrays, tables)
 
     @property
     def _merges_pending(self) -> bool:
