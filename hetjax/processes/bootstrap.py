@@ -68,7 +68,9 @@ def own_place() -> ProcessPlace:
     if _joined is not None:
         return _joined
     count, index = jax.process_count(), jax.process_index()
-    return ProcessPlace("", count, index, _coordinator_host(os.environ))
+    found = (find(os.environ) for find in (_open_mpi, _slurm, _gke_tpu))
+    place = next(filter(None, found), ALONE)._replace(count=count, index=index)
+    return _with_host(place, os.environ)
 
 
 # -- the environment -------------------------------------------------------------------
@@ -118,16 +120,13 @@ def _find_cluster(environment: Mapping[str, str]) -> ProcessPlace | None:
     for find in (_open_mpi, _slurm, _gke_tpu, _kubernetes):
         place = find(environment)
         if place is not None:
-            host = _coordinator_host(environment)
-            return place._replace(host=host) if place.count != 1 else None
+            return _with_host(place, environment) if place.count != 1 else None
     return None
 
 
-def _coordinator_host(environment: Mapping[str, str]) -> str:
-    """The host of the coordinator, if the environment states it, or ""."""
-    found = (find(environment) for find in (_open_mpi, _slurm, _gke_tpu))
-    place = next(filter(None, found), ALONE)
-    return _host_of(environment.get(ADDRESS, "")) or place.host
+def _with_host(place: ProcessPlace, environment: Mapping[str, str]) -> ProcessPlace:
+    """The place with the coordinator's host of the environment's address, if any."""
+    return place._replace(host=_host_of(environment.get(ADDRESS, "")) or place.host)
 
 
 def _open_mpi(environment: Mapping[str, str]) -> ProcessPlace | None:
