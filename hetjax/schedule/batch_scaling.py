@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from hetjax.machine.types import LocalRound
-from hetjax.typed_arguments import checked
+from hetjax.arguments import checked
 
 BOUNDS = ("skip", "clip")
 ScalingRule = Callable[[Sequence[float], Sequence[int]], tuple[float, ...]]

@@ -19,7 +19,7 @@ from hetjax.machine.types import (
 from hetjax.machine.workers_and_links import check_seed
 from hetjax.schedule.batch_scaling import ScalingRule, among
 from hetjax.schedule.types import Actions, Policy
-from hetjax.typed_arguments import checked, per_worker
+from hetjax.arguments import checked, per_worker
 
 Partners = Callable[[int, int, int], tuple[int, ...]]
 _GOSSIP_STREAM = 30_011  # separates the choice of partners from other uses of a seed

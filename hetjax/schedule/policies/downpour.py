@@ -15,7 +15,7 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 from hetjax.schedule.types import Actions, Policy
-from hetjax.typed_arguments import checked
+from hetjax.arguments import checked
 
 _EMPTY, _IN_FLIGHT, _DELIVERED = range(3)  # states of a worker's mailbox
 

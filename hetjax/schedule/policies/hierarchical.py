@@ -29,7 +29,7 @@ from hetjax.schedule.policies.group_names import (
     outer_nodes,
 )
 from hetjax.schedule.types import Actions, Policy
-from hetjax.typed_arguments import checked
+from hetjax.arguments import checked
 
 
 class GroupState(NamedTuple):

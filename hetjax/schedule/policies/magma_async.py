@@ -15,7 +15,7 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 from hetjax.schedule.types import Actions, Policy
-from hetjax.typed_arguments import checked
+from hetjax.arguments import checked
 
 SUBTRACT = ("before", "swap")
 SHARE = 0.1  # default duration of a master's step and of a copy, in batch durations

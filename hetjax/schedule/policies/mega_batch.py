@@ -7,7 +7,7 @@ from hetjax.machine.types import Arrival, Event, Join, Leave, LocalRound, Worker
 from hetjax.schedule.batch_scaling import Scaling, ScalingRule, as_scaling
 from hetjax.schedule.policies.rounds import merge_all
 from hetjax.schedule.types import Actions, Policy
-from hetjax.typed_arguments import checked
+from hetjax.arguments import checked
 
 RULES = ("dispatched", "hgpu_code")
 

@@ -14,7 +14,7 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 from hetjax.schedule.types import Actions, Policy
-from hetjax.typed_arguments import checked, per_worker
+from hetjax.arguments import checked, per_worker
 
 Workers = tuple[WorkerInfo, ...]
 

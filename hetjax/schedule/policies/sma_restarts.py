@@ -19,7 +19,7 @@ from hetjax.schedule.learning_rates import (
     learning_rate_at,
 )
 from hetjax.schedule.types import Actions, Policy
-from hetjax.typed_arguments import checked
+from hetjax.arguments import checked
 
 
 class SmaRestartsState(NamedTuple):
