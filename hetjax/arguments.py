@@ -70,7 +70,8 @@ class Bounds:
 
 Count = Annotated[int, Bounds(low=1)]
 Whole = Annotated[int, Bounds(low=0)]
-Seed = Annotated[int, Bounds(low=0, high=2**32 - 1)]
+Seed = Annotated[int, Bounds(low=0, high=2**32 - 1)]  # of JAX
+HostSeed = Annotated[int, Bounds(low=0, high=2**128 - 1)]  # of NumPy
 Positive = Annotated[float, Bounds(above=0)]
 NotNegative = Annotated[float, Bounds(low=0)]
 Fraction = Annotated[float, Bounds(low=0, below=1)]  # such as a momentum
@@ -247,9 +248,15 @@ def _words(option: Any) -> str:
     if typing.get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, typing.get_args(kind)))
     if elements := _elements(kind):
-        return f"a sequence of {_words(elements[0]).replace('number', 'numbers')[2:]}"
+        return f"a sequence of {_plural(elements[0])}"
     function = typing.get_origin(kind) is collections.abc.Callable
     return "a function" if function else f"a {getattr(kind, '__name__', kind)}"
+
+
+def _plural(option: Any) -> str:
+    word = _words(option).removeprefix("a ")
+    noun = next((noun for noun in ("number", "string") if noun in word), word)
+    return word.replace(noun, f"{noun}s", 1)
 
 
 def per_worker(name: str, value: float | Sequence[float], n: int) -> tuple[float, ...]:
