@@ -166,7 +166,7 @@ def _bounds(option: Any) -> tuple[Any, Bounds | None]:
 
 def _is_checked(option: Any) -> bool:
     if elements := _elements(option):
-        return any(map(_is_checked, elements))
+        return all(map(_is_checked, elements))
     plain = _bounds(option)[0] in _WORDS or typing.get_origin(option) is Literal
     return plain or _is_own(option)
 

@@ -85,6 +85,7 @@ def test_machines_import_nothing_but_machines(path):
         package_of(path),
         (
             "hetjax.machine",
+            "hetjax.arguments",
             "hetjax.checkpointable",
             "hetjax.summaries",
             "hetjax.atomic_files",
