@@ -10,7 +10,7 @@ from hetjax.api.run_recipes import given_or_remade
 from hetjax.api.session import Session
 from hetjax.api.train import train_as
 from hetjax.callbacks import OnEval
-from hetjax.checkpoint.checkpoint_folder import find
+from hetjax.checkpoint.checkpoint_files import find
 from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.data.dataset import Dataset
 from hetjax.engine.placement import Device
