@@ -1,7 +1,7 @@
 """Trained models in folders of their own, which orbax alone can read as well.
 
-model/arrays/      in orbax's format: {"params/layers/0/kernel": array, ...}
-model/model.json   dtype, shape and CRC-32 of every array
+model/arrays/          in orbax's format: {"params/layers/0/kernel": array, ...}
+model/checksums.json   the CRC-32 of every array
 """
 
 import json
@@ -20,7 +20,7 @@ from jax.tree_util import keystr, tree_leaves_with_path
 from hetjax.checkpoint.checkpoint_files import Damaged, first_line
 from hetjax.checkpointable import shortened
 
-ABOUT, ARRAYS = "model.json", "arrays"
+SUMS, ARRAYS = "checksums.json", "arrays"
 
 
 def save(path: str | Path, params: Any, model_state: Any, *, overwrite: bool) -> None:
@@ -39,16 +39,17 @@ def save(path: str | Path, params: Any, model_state: Any, *, overwrite: bool) ->
             "orbax writes NumPy arrays in process 0 alone: save the model there"
         )
     arrays = {n: np.asarray(x) for n, x in _named(params, model_state).items()}
-    about = {name: [*_kind(x), _checksum(x)] for name, x in arrays.items()}
+    filled = {name: x for name, x in arrays.items() if x.size}  # as orbax requires
+    sums = {name: _checksum(x) for name, x in filled.items()}
     own = shortened(folder.name)
     new, old = (folder.with_name(f".{own}.{what}") for what in ("new", "old"))
     for left_over in (new, old):
         shutil.rmtree(left_over, ignore_errors=True)
     new.mkdir(parents=True)
     try:
-        if filled := {name: x for name, x in arrays.items() if x.size}:
+        if filled:
             _checkpointer().save((new / ARRAYS).absolute(), filled)
-        (new / ABOUT).write_text(json.dumps(about), encoding="utf-8")
+        (new / SUMS).write_text(json.dumps(sums), encoding="utf-8")
         if folder.exists():
             os.rename(folder, old)
         os.rename(new, folder)
@@ -63,24 +64,27 @@ def load(path: str | Path, like: tuple[Any, Any]) -> tuple[Any, Any]:
     Errors: FileNotFoundError if there is no such folder, Damaged if it cannot be used,
     ValueError if the model has other shapes.
     """
-    folder, expected = Path(path), _named(*like)
+    folder = Path(path)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder")
-    about, arrays = _read(folder)
-    for name in [*expected, *(n for n in about if n not in expected)]:
-        found, wanted = about.get(name, [None])[:2], _kind(expected.get(name))
-        if found != wanted:
+    expected = _named(*like)
+    # orbax saves no empty arrays
+    found = {n: np.empty(x.shape, x.dtype) for n, x in expected.items() if not x.size}
+    found |= _read(folder)
+    for name in {**expected, **found}:
+        saved, wanted = _text(found.get(name)), _text(expected.get(name))
+        if saved != wanted:
             raise ValueError(
-                f"{folder} holds another model: {name} is {_text(found)} there, but "
-                f"{_text(wanted)} in the task"
+                f"{folder} holds another model: {name} is {saved} there, but {wanted} "
+                "in the task"
             )
-    leaves = [jax.numpy.asarray(arrays[name]) for name in expected]
+    leaves = [jax.numpy.asarray(found[name]) for name in expected]
     params, state = jax.tree.unflatten(jax.tree.structure(like), leaves)
     return params, state
 
 
-def _read(folder: Path) -> tuple[dict[str, list[Any]], dict[str, np.ndarray]]:
-    """Return the description of a model, and its arrays."""
+def _read(folder: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a model by name."""
     if (folder / "state.json").exists():
         raise Damaged(
             f"{folder} was written by an older hetjax, in a format that this one does "
@@ -88,18 +92,13 @@ def _read(folder: Path) -> tuple[dict[str, list[Any]], dict[str, np.ndarray]]:
             f"orbax.checkpoint.PyTreeCheckpointer().restore({str(folder / ARRAYS)!r})"
         )
     try:
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        # orbax saves no empty arrays
-        empty = {n: np.empty(k[1], k[0]) for n, k in about.items() if 0 in k[1]}
-        arrays = dict(empty)
-        if len(empty) < len(about):
-            arrays |= _checkpointer().restore((folder / ARRAYS).absolute())
-        for name, kind in about.items():
-            if [*_kind(arrays[name]), _checksum(arrays[name])] != kind:
-                raise ValueError(f"{name} is not the saved {_text(kind)}")
+        sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
+        found = _checkpointer().restore((folder / ARRAYS).absolute()) if sums else {}
+        if wrong := [n for n in {**sums, **found} if sums[n] != _checksum(found[n])]:
+            raise ValueError(f"the checksum of {wrong[0]} differs")
     except Exception as error:  # those of orbax have no common type
         raise Damaged(f"{folder} is damaged: {first_line(error)}") from error
-    return about, arrays
+    return found
 
 
 def _checkpointer() -> Any:
@@ -135,12 +134,8 @@ def _named(params: Any, model_state: Any) -> dict[str, Any]:
     return {name: leaf for name, (_, leaf) in zip(names, paths, strict=True)}
 
 
-def _kind(array: Any) -> list[Any]:
-    return [None] if array is None else [str(array.dtype), list(array.shape)]
-
-
-def _text(kind: list[Any]) -> str:
-    return "missing" if kind == [None] else f"{kind[0]}{kind[1]}"
+def _text(array: Any) -> str:
+    return "missing" if array is None else f"{array.dtype}{list(array.shape)}"
 
 
 def _checksum(array: np.ndarray) -> int:
