@@ -1,14 +1,18 @@
-"""What functions are made of: their factories, and the settings that they enclose."""
+"""What functions and classes are made of: enclosed settings, globals, members."""
 
 import dataclasses
-import inspect
-from collections.abc import Callable, Hashable
+import functools
+import sys
+import types
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from hetjax.summaries import maker
 
+_INSTALLED = ("site-packages", "dist-packages")
 _PLAIN = bool | int | float | complex | str | bytes | None
 
 
@@ -45,8 +49,12 @@ def _made_of(
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, FunctionType):
-        itself = value in above  # it calls itself
-        enclosed = {} if itself else inspect.getclosurevars(value).nonlocals
+        enclosed: dict[str, Any] = {}
+        if value not in above:  # else it calls itself
+            names = value.__code__.co_freevars
+            enclosed = dict(zip(names, _cells(value), strict=True))
+        if value.__defaults__:
+            enclosed["defaults"] = value.__defaults__
         above = (*above, value)
         parts = {k: _made_of(v, name, other, above) for k, v in enclosed.items()}
         return {"factory": name(value), **parts}
@@ -59,3 +67,68 @@ def _made_of(
     if isinstance(value, tuple):
         return [_made_of(v, name, other, above) for v in value]
     return other(value)
+
+
+def enclosed_by(function: FunctionType) -> Iterator[Any]:
+    """Yield a function's defaults and the values in its closure."""
+    yield from (function.__defaults__, function.__kwdefaults__)
+    yield from _cells(function)
+
+
+def _cells(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not set yet
+            yield None
+
+
+def globals_of(function: FunctionType) -> Iterator[Any]:
+    """Yield the globals that a user's function names; none for a library's."""
+    if not is_own(function.__module__):
+        return
+    names = sorted(
+        {name for code in _codes(function.__code__) for name in code.co_names}
+    )
+    for name in names:
+        value = function.__globals__.get(name)
+        if isinstance(value, types.ModuleType) and is_own(value.__name__):
+            value = tuple(getattr(value, each, None) for each in names)
+        yield name, value
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function, and of the functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def parts_of_class(kind: type) -> Iterator[Any]:
+    """Yield the name and members of a user's class; only the name of a library's."""
+    yield from (kind.__module__, kind.__qualname__)
+    if not is_own(kind.__module__):
+        return
+    yield kind.__bases__
+    for name, value in sorted(vars(kind).items()):
+        if isinstance(value, staticmethod | classmethod):
+            yield name, value.__func__
+        elif isinstance(value, property):
+            yield name, value.fget
+        elif isinstance(value, functools.cached_property):
+            yield name, value.func
+        elif not name.startswith("__") or isinstance(value, FunctionType):
+            yield name, value
+
+
+@functools.cache
+def is_own(module: str | None) -> bool:
+    """Whether the user wrote this module: its code may change between two runs."""
+    if module is None:  # of code that was compiled from a string
+        return True
+    top = module.partition(".")[0]
+    if top == "hetjax" or top in sys.stdlib_module_names:
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is None or not set(Path(file).parts) & set(_INSTALLED)

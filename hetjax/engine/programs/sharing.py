@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.checkpoint.code_checksum import (
+from hetjax.engine.programs.task_programs import Programs
+from hetjax.made_of import (
     enclosed_by,
     globals_of,
     is_own,
     parts_of_class,
 )
-from hetjax.engine.programs.task_programs import Programs
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 
