@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hetjax.checkpoint.code_checksum import enclosed_by
+from hetjax.made_of import enclosed_by
 from hetjax.tree import OptState, Params, PyTree
 
 _BY_EXAMPLE = "needs the gradient of every example, but only the batch's is available"

@@ -62,5 +62,5 @@ def test_a_choice_of_mixes_made_again_is_the_same():
 def test_a_dtype_is_named():
     build = hj.models.vit(size=(1, 8, 1, 8), image=(16, 16, 3), dtype=jnp.bfloat16)
     recipe = recipes.recipe_of(build)
-    assert recipe["arguments"]["dtype"] == {"name": "jax.numpy:bfloat16"}
+    assert recipe["kwargs"]["dtype"] == {"name": "jax.numpy:bfloat16"}
     assert recipes.recipe_of(again(build)) == recipe

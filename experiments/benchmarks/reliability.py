@@ -15,7 +15,7 @@ One JSON object on standard output: raw numbers, and as "ratios":
 
 kills/clock/equal    share of killed runs on the clock that equal the uninterrupted
 kills/threads/equal  share of those on threads that replay to the same parameters
-damage/noticed       share of mutations that were named or raised an error
+damage/noticed       share of mutations without effect, named, or an error
 overhead             seconds with checkpoints / without
 faults/continue      the share of cells in which the run continues as documented
 """

@@ -9,7 +9,7 @@ import jax
 from hetjax import tree
 from hetjax.api.run_folder import first_process_folder, history_of
 from hetjax.checkpoint import saved_models
-from hetjax.checkpoint.checkpoint_folder import find, holds_run
+from hetjax.checkpoint.checkpoint_files import find, holds_run
 from hetjax.output.head import without_layer_state
 from hetjax.tasks.types import Task
 

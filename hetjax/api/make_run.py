@@ -10,12 +10,12 @@ import numpy as np
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.arguments import Seed, checked
-from hetjax.checkpoint.code_checksum import checksum
 from hetjax.data.batching import make_batch
 from hetjax.data.dataset import Dataset
 from hetjax.engine.programs.coupling import check_uncoupled
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.machine import Machine
+from hetjax.made_of import are_same
 from hetjax.merge.types import MergeProperty
 from hetjax.replica import Requires
 from hetjax.report.schedule_table import Schedule
@@ -158,15 +158,11 @@ class RunFunction:
             raise ValueError(
                 f"{name}: {names} as a setting of a run: {error}"
             ) from error
-        try:
-            same = [
-                checksum(getattr(strategy, part))
-                == checksum(getattr(self._strategy, part))
-                for part in ("policy", "sampler", "batch_size")
-            ]
-        except _TRACED:  # a traced value is in one of them
-            same = [False]
-        if not all(same) or _fixed(strategy) != _fixed(self._strategy):
+        same = all(
+            are_same(getattr(strategy, part), getattr(self._strategy, part))
+            for part in ("policy", "sampler", "batch_size")
+        )
+        if not same or _fixed(strategy) != _fixed(self._strategy):
             raise ValueError(
                 f"{name}: {names} would change the schedule, which is fixed: only "
                 "numbers of merges and the local update can be settings of a run; pass "

@@ -10,7 +10,7 @@ from hetjax.api.run_recipes import given_or_remade
 from hetjax.api.session import Session
 from hetjax.api.train import OnError, train_as
 from hetjax.callbacks import OnEval
-from hetjax.checkpoint.checkpoint_folder import find
+from hetjax.checkpoint.checkpoint_files import find
 from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.data.dataset import Dataset
 from hetjax.engine.placement import Device
@@ -20,6 +20,11 @@ from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
 from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
+
+_SETTINGS = (
+    *("seconds", "num_evals", "eval_examples", "target", "epochs"),
+    *("on_nan", "on_lost_worker", "compiled", "data_on"),
+)
 
 
 def resume(
@@ -64,19 +69,9 @@ def resume(
     given = {"task": task, "data": data, "machine": machine, "strategy": strategy}
     parts: dict[str, Any] = given_or_remade(folder, about["recipes"], given)
     try:
-        config = RunConfig(
-            seconds=about["seconds"],
-            num_evals=about["num_evals"],
-            eval_examples=about["eval_examples"],
-            target=about["target"],
-            epochs=about["epochs"],
-            on_nan=about["on_nan"],
-            on_lost_worker=about["on_lost_worker"],
-            devices=devices,
-            compiled=about["compiled"],
-            data_on=about["data_on"],
-            schedule_seed=None if about["real"] else about["schedule_seed"],
-        )
+        seed = None if about["real"] else about["schedule_seed"]
+        settings = {name: about[name] for name in _SETTINGS}
+        config = RunConfig(**settings, devices=devices, schedule_seed=seed)
         return train_as(
             about["name"],
             Session(parts["task"], parts["data"], parts["machine"], config),

@@ -4,7 +4,8 @@ A description of the run, as JSON data, is saved with every checkpoint. A call w
 another description is an error that names the first difference.
 """
 
-import platform
+import shlex
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,29 +15,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jaxlib.version
-import numpy as np
 
 from hetjax import tree
 from hetjax.api.run_recipes import recipes
-from hetjax.checkpoint.checkpoint_folder import (
+from hetjax.checkpoint.checkpoint_files import (
     FoundCheckpoint,
     find,
     gather_alone,
     holds_run,
 )
 from hetjax.checkpoint.checkpoint_manager import CheckpointManager
-from hetjax.checkpoint.code_checksum import checksum
 from hetjax.checkpoint.settings import Checkpoint
 from hetjax.checkpoint.values import Encoder
 from hetjax.checkpointable import Leaves
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
 from hetjax.engine.records.history import History, Interruption
+from hetjax.made_of import made_of
 from hetjax.processes.exchange import current_processes
 from hetjax.report.record import plain
 from hetjax.report.runs import first_difference
-from hetjax.report.versions import installed_version
+from hetjax.report.versions import installed_versions
 from hetjax.runtimes.openers import is_real_machine
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
@@ -44,7 +43,7 @@ from hetjax.tracing.fingerprint import model_shapes
 
 RESUME = ("auto", "never", "must")
 # a change of versions is noted in the history, since the last bits may differ
-_MAY_DIFFER = ("versions", "recipes")
+_MAY_DIFFER = ("versions", "recipes", "command")
 # a signal after the end of the run must not end later comparisons
 _NOT_SAVED = ("error", "signal", "trace", "params", "model_state", "model")
 _TRACE = "trace.jsonl"
@@ -207,8 +206,9 @@ def describe_run(
         "model": model_shapes(task),
         "data": data,
         # last, so that a difference is reported by the setting's name, if it has one
-        "code": {name: checksum(part) for name, part in parts.items()},
+        "parts": {name: made_of(part) for name, part in parts.items()},
         "versions": versions(),
+        "command": shlex.join(sys.orig_argv),
         "recipes": recipes(strategy, task, job.data, machine),
     }
     # numbers may be NumPy's; the order decides which difference is reported
@@ -217,27 +217,19 @@ def describe_run(
 
 def versions() -> dict[str, str]:
     """Return the versions on which the last bits of a result depend."""
-    return {
-        "hetjax": installed_version(),
-        "jax": jax.__version__,
-        "jaxlib": jaxlib.version.__version__,
-        "numpy": np.__version__,
-        "python": ".".join(platform.python_version_tuple()[:2]),
-        "platform": jax.default_backend(),
-    }
+    return {**installed_versions(), "platform": jax.default_backend()}
 
 
 def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Raise an OtherRun that names the first setting that differs.
 
     Real workers may differ, but a real run does not continue on a simulated machine.
-    Code is not compared between versions of Python, which compile it differently.
     """
-    python = [about.get("versions", {}).get("python") for about in (before, now)]
-    if python[0] != python[1]:
-        before, now = ({**about, "code": None} for about in (before, now))
     if now["real"] and before.get("real"):
         before, now = ({**about, "machine": None} for about in (before, now))
+    tasks = [about["recipes"]["task"] for about in (before, now)]
+    if not any("unknown" in recipe for recipe in tasks):
+        before, now = {**before, "task": tasks[0]}, {**now, "task": tasks[1]}
     for name in [*now, *(k for k in before if k not in now)]:
         if name in _MAY_DIFFER:
             continue
@@ -245,12 +237,9 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
         if found is None:
             continue
         where, old, new = found
-        differs = f"with other settings: {where} is {_short(old)} there, and "
-        differs += f"{_short(new)} here"
-        if name == "code":  # checksums are not readable
-            differs = f"whose {where.removeprefix('code.')} has other settings or code"
         raise OtherRun(
-            f"{folder} holds a run {differs}",
+            f"{folder} holds a run with other settings: {where} is {_short(old)} "
+            f"there, and {_short(new)} here",
             '; pass the same settings, another folder, or resume="never" (in scripts '
             "--overwrite), which begins anew",
         )

@@ -17,7 +17,7 @@ from hetjax.api.run_folder import (
     values_of,
 )
 from hetjax.api.session import Session
-from hetjax.checkpoint.checkpoint_folder import find
+from hetjax.checkpoint.checkpoint_files import find
 from hetjax.engine.loop import Loop
 from hetjax.engine.programs.sharing import shared_parts
 from hetjax.engine.records.history import EPOCHS_DONE, Evaluation, History

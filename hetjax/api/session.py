@@ -27,7 +27,7 @@ from hetjax.api.strategy_checks import (
 )
 from hetjax.arguments import checked
 from hetjax.callbacks import Callbacks, OnEval
-from hetjax.checkpoint.checkpoint_folder import FoundCheckpoint, find
+from hetjax.checkpoint.checkpoint_files import FoundCheckpoint, find
 from hetjax.checkpoint.checkpoint_manager import CheckpointManager
 from hetjax.checkpoint.settings import Checkpoint
 from hetjax.data.batching import Batch, make_buckets

@@ -1,174 +1,186 @@
-"""One checkpoint is one folder: arrays, everything else as JSON, and checksums.
+"""The checkpoints in a run's folder, and the one from which the run continues.
 
-    000012/
-      arrays/         NumPy's files; in the folder of a model, orbax's
-      state.json      a JSON document, and the place in `arrays` of each of its arrays
-      manifest.json   size and CRC-32 of every other file
+    runs/a/
+      checkpoint-000011.npz   the last checkpoints; the run continues from the newest
+      checkpoint-000012.npz   or, alone: the history and the models of a finished run
+      lock                    held by the process that runs it
 
-A folder is written under another name, and renamed once everything in it is on the
-disk: a process that is killed leaves no folder that looks complete. Files are compared
-with the manifest before they are read, so that damage is an error, never a different
-result.
+A checkpoint is a JSON document and arrays in NumPy's format, which has a checksum of
+each. It is written under another name, and renamed once it is on the disk. Numbers only
+rise, so that the newest file is always the valid one, wherever a process was killed.
+
+In a run of several processes, each has a folder of its own, with its own devices'
+replicas. All take snapshots at the same moments, under the same numbers; the run
+continues from the newest number that all of them have.
 """
 
 import json
-import mmap
 import os
-import shutil
-import zlib
-from collections.abc import Sequence
+import re
+import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetjax.checkpoint import array_files
-from hetjax.checkpoint.array_files import NUMPY, ORBAX
-from hetjax.checkpointable import shortened
+from hetjax.atomic_files import write_whole
+from hetjax.checkpoint.values import decode
+from hetjax.recipes import NoRecipe
 
-FILE_VERSION = 1  # of the format of these files
-STATE, MANIFEST, ARRAYS = "state.json", "manifest.json", "arrays"
+Gather = Callable[[str, Any], list[Any]]
+"""gather(name, value) -> the values of all processes, as JSON returns them."""
+LOCK = "lock"
+VERSION = 4  # of the state and the settings of a run
 
 
 class Damaged(ValueError):
-    """A checkpoint that cannot be used; the message states the file and the reason."""
+    """A file that cannot be used; the message states its name and the reason."""
 
 
-def write(
-    folder: Path,
-    document: Any,
-    arrays: Sequence[np.ndarray],
-    names: Sequence[str] | None = None,
-) -> None:
-    """Write a checkpoint to a folder that does not exist yet.
+class FoundCheckpoint(NamedTuple):
+    """The newest checkpoint in a folder that is not damaged."""
 
-    With `names`, orbax stores each array under its own name, for other programs.
+    about: dict[str, Any]  # the settings of the run
+    values: dict[str, Any]  # its state, or that of its end
+    number: int
+    finished: bool
+    damaged: tuple[str, ...]  # why newer checkpoints were skipped
+
+
+def gather_alone(name: str, value: Any) -> list[Any]:
+    """The `Gather` of a single process."""
+    return [value]
+
+
+def checkpoint_path(folder: Path, number: int) -> Path:
+    """Return the file of the checkpoint with this number."""
+    return folder / f"checkpoint-{number:06}.npz"
+
+
+def numbers_in(folder: Path) -> list[int]:
+    """Return the numbers of all checkpoints in a folder, rising."""
+    names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+    found = [re.fullmatch(r"checkpoint-(\d{6,})\.npz", name) for name in names]
+    return sorted(int(match[1]) for match in found if match)
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether this is the folder of a run, also of one that cannot be read here."""
+    return bool(numbers_in(folder)) or _is_old(folder)
+
+
+def write(path: Path, document: Any, arrays: Sequence[np.ndarray]) -> None:
+    """Write a checkpoint.
 
     Errors: OSError if the disk is full or cannot be written; then nothing is left.
     """
-    partial = partial_path(folder)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    about = {"dtypes": [str(x.dtype) for x in arrays], "document": document}
+    text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+
+    def save(partial: Path) -> None:
+        with partial.open("wb") as file:
+            np.savez(file, text, *arrays)
+            file.flush()
+            os.fsync(file.fileno())
+
+    write_whole(path, save)
+    number = os.open(path.parent, os.O_RDONLY)
     try:
-        if names is None:
-            packed, places = array_files.pack(arrays)
-            sums = array_files.save(partial / ARRAYS, packed)
-        else:
-            packed, places = array_files.named(arrays, names)
-            if packed:
-                array_files.save_by_orbax(partial / ARRAYS, packed)
-            sums = {}
-        by = NUMPY if names is None else ORBAX
-        about = {"version": FILE_VERSION, "by": by, "arrays": places}
-        _write_text(partial / STATE, json.dumps({**about, "document": document}))
-        known = {partial / ARRAYS / name: found for name, found in sums.items()}
-        manifest = {}
-        for file in _files(partial):
-            name = str(file.relative_to(partial))
-            manifest[name] = manifest_entry(file, known.get(file))
-        _write_text(partial / MANIFEST, json.dumps(manifest, indent=1))
-        os.rename(partial, folder)
-        _sync(folder.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-def partial_path(folder: Path) -> Path:
-    """Return the folder to which a checkpoint is written until it is complete."""
-    return folder.with_name(f".{shortened(folder.name)}.partial")
-
-
-def read(folder: Path, *, document_alone: bool = False) -> tuple[Any, list[np.ndarray]]:
-    """Return the document and the arrays of a checkpoint, or the `document_alone`.
-
-    Errors: Damaged if a file that is read is not as it was written.
-    """
-    _check(folder, document_alone)
-    try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        version, places, by = state["version"], state["arrays"], state["by"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{folder / STATE}: {error}") from error
-    if version != FILE_VERSION:
-        raise Damaged(
-            f"{folder / STATE} has version {version}, but this hetjax reads version "
-            f"{FILE_VERSION}: use the hetjax that wrote it"
-        )
-    if document_alone:
-        return state["document"], []
-    try:
-        return state["document"], array_files.load(folder / ARRAYS, places, by)
-    except Exception as error:  # those of orbax have no common type
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise Damaged(f"{folder / ARRAYS}: {why}") from error
-
-
-def _check(folder: Path, document_alone: bool) -> None:
-    """Compare all files with the manifest, or the document alone."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        expected = {name: (size, digest) for name, (size, digest) in manifest.items()}
-    except FileNotFoundError:
-        raise Damaged(f"{folder / MANIFEST}: missing") from None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise Damaged(f"{folder / MANIFEST}: {error}") from error
-    found = {str(f.relative_to(folder)): f for f in _files(folder)}
-    found.pop(MANIFEST, None)
-    for name in [*expected, *found]:
-        if name not in found:
-            raise Damaged(f"{folder / name}: missing")
-        if name not in expected:
-            raise Damaged(f"{folder / name}: not in the manifest")
-    for name, (size, digest) in expected.items():
-        if document_alone and name != STATE:
-            continue
-        try:
-            if found[name].stat().st_size != size:
-                raise Damaged(
-                    f"{folder / name}: {found[name].stat().st_size} bytes, not {size}"
-                )
-            if manifest_entry(found[name]) != [size, digest]:
-                raise Damaged(f"{folder / name}: the checksum differs")
-        except OSError as error:
-            raise Damaged(f"{folder / name}: {error.strerror}") from error
-
-
-# -- files -----------------------------------------------------------------------------
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if not p.is_dir() or p.is_symlink())
-
-
-def manifest_entry(file: Path, known: tuple[int, int] | None = None) -> list[Any]:
-    """Return a file's entry in the manifest: size, and CRC-32 as text."""
-    size, crc = known or (file.stat().st_size, _checksum(file))
-    return [size, f"{crc:08x}"]
-
-
-def _checksum(file: Path) -> int:
-    """CRC-32, which is four times as fast as SHA-256."""
-    if not file.stat().st_size:  # an empty file cannot be mapped into memory
-        return 0
-    with (
-        file.open("rb") as opened,
-        mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        return zlib.crc32(content)
-
-
-def _write_text(file: Path, text: str) -> None:
-    with file.open("w", encoding="utf-8") as opened:
-        opened.write(text)
-        opened.flush()
-        os.fsync(opened.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Make a rename in the folder survive a crash of the machine."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
+        os.fsync(number)  # the rename survives a crash of the machine
     finally:
         os.close(number)
+
+
+def read(path: Path, *, document_alone: bool = False) -> tuple[Any, list[np.ndarray]]:
+    """Return the document and the arrays of a checkpoint, or the `document_alone`.
+
+    Errors: Damaged if something that is read is not as it was written.
+    """
+    try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it was cut off, or is no checkpoint")
+        with np.load(path) as file:
+            about = json.loads(file["arr_0"].tobytes())
+            # NumPy has no bfloat16
+            dtypes = () if document_alone else enumerate(about["dtypes"], 1)
+            arrays = [file[f"arr_{i}"].view(np.dtype(dtype)) for i, dtype in dtypes]
+        return about["document"], arrays
+    except Exception as error:  # zipfile's, NumPy's and JSON's have no common type
+        raise Damaged(f"{path}: {first_line(error)}") from error
+
+
+def find(
+    folder: Path,
+    gather: Gather = gather_alone,
+    *,
+    about_alone: bool = False,
+    any_version: bool = False,
+) -> FoundCheckpoint | None:
+    """Return the newest checkpoint in a folder that is not damaged; None without any.
+
+    Of several processes, it is damaged in none. `about_alone`: do not read arrays, and
+    return no `values`. `any_version`: also a finished run of another version, to which
+    no other run can be compared. Errors: Damaged, with the reasons, if all checkpoints
+    are, or if the processes have none in common; ValueError for an older format.
+    """
+    if _is_old(folder) and not numbers_in(folder):
+        raise ValueError(
+            f"{folder} holds checkpoints of an older hetjax, in a format that this one "
+            "does not read: use the hetjax that wrote them, or begin anew with "
+            'resume="never" (in scripts --overwrite) or in another folder'
+        )
+    everyone = gather("found checkpoints", numbers_in(folder))
+    damaged: list[str] = []
+    for number in sorted(set.intersection(*map(set, everyone)), reverse=True):
+        found = _read(checkpoint_path(folder, number), number, about_alone, any_version)
+        problems = [found] if isinstance(found, str) else []
+        problems = sum(gather("damage", problems), [])
+        if not problems and isinstance(found, FoundCheckpoint):
+            return found._replace(damaged=tuple(damaged))
+        damaged += problems
+    if not any(everyone):
+        return None
+    why = "; ".join(damaged) or "the processes have none in common"
+    raise Damaged(
+        f"{folder} has no usable checkpoint: {why}; start over with "
+        'resume="never", or choose another folder'
+    )
+
+
+def _read(
+    path: Path, number: int, about_alone: bool, any_version: bool
+) -> FoundCheckpoint | str:
+    """Return a checkpoint, or why it cannot be used."""
+    try:
+        document, arrays = read(path, document_alone=about_alone)
+        version, finished = document["version"], document["finished"]
+        if version != VERSION and not (any_version and finished):
+            return (
+                f"{path} has version {version}, but this hetjax continues runs of "
+                f"version {VERSION}: use the hetjax that wrote it"
+            )
+        encoded = {} if about_alone else document["values"]
+        values = {k: decode(v, arrays) for k, v in encoded.items()}
+        return FoundCheckpoint(document["about"], values, number, finished, ())
+    except Damaged as error:
+        return str(error)
+    except NoRecipe as error:
+        raise ValueError(
+            f"{path} was written by a program that defines a name which this one does "
+            f"not: {error}; use that program, or define the name in a module of both"
+        ) from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        return f"{path}: {first_line(error)}"
+
+
+def _is_old(folder: Path) -> bool:
+    """Whether a folder has checkpoints as before version 4, which were folders."""
+    return any(folder.glob("[0-9]*/manifest.json"))
+
+
+def first_line(error: Exception) -> str:
+    """Return an error's first line, with its type if that does not tell it."""
+    plain = type(error) in (OSError, ValueError)
+    line = next(iter(str(error).splitlines()), "")[:300]
+    return line if plain else f"{type(error).__name__}: {line}"

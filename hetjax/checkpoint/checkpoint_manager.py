@@ -13,20 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import jax
 import numpy as np
 
 from hetjax.checkpoint import checkpoint_files
-from hetjax.checkpoint.checkpoint_folder import (
+from hetjax.checkpoint.checkpoint_files import (
     LOCK,
-    STATE_VERSION,
+    VERSION,
     Gather,
     checkpoint_path,
-    delete,
-    error_prefix,
+    first_line,
     gather_alone,
     numbers_in,
 )
-from hetjax.checkpoint.host_copies import HostCopies
 from hetjax.checkpoint.settings import Checkpoint
 from hetjax.checkpoint.values import Encoder, decode
 from hetjax.checkpointable import backup_path
@@ -56,7 +55,6 @@ class CheckpointManager:
         self._seconds, self._evals = checkpoint.interval
         self._last: tuple[float, int] | None = None  # time and evals of a snapshot
         self._writer: threading.Thread | None = None
-        self._copies = HostCopies()  # to be written; their memory is reused
         self._failure = ""  # why a checkpoint was not written, until it is reported
         self.problem = ""  # why the run must end, in all processes
         self._own_problem = ""  # why it must end, in this process
@@ -71,7 +69,7 @@ class CheckpointManager:
                 f"{self.folder} is in use by another process, which runs it: wait for "
                 "that process, or choose another folder"
             ) from None
-        highest = max([0, *numbers_in(self.folder, of_runs=False)])
+        highest = max([0, *numbers_in(self.folder)])
         self._number = self._first = max(gather("the last checkpoint", highest)) + 1
 
     def is_due(self, evals: int) -> bool:
@@ -123,15 +121,14 @@ class CheckpointManager:
         `wait`: wait for that instead. Several processes always wait: all have to take
         the same snapshots.
         """
-        if self._writer is not None:
-            if self._writer.is_alive() and not wait and self._is_alone:
-                return None
-            self.wait_for_writer()
+        writes = self._writer is not None and self._writer.is_alive()
+        if writes and not wait and self._is_alone:
+            return None
+        self.wait_for_writer()
         if not self._is_alone:
             self._compare()
         self._last = time.monotonic(), evals
-        self._copies = HostCopies(self._copies.memory)
-        return Snapshot(self, self._copies)
+        return Snapshot(self)
 
     def _compare(self) -> None:
         """Find the newest common checkpoint, and whether any process must end."""
@@ -143,10 +140,14 @@ class CheckpointManager:
 
     def write(self, values: dict[str, Any], arrays: list[np.ndarray]) -> None:
         """Write a checkpoint in a thread. Errors: ValueError if it cannot be read."""
-        if not self._tried:  # at the start of a run, not when it is resumed
-            for name, value in values.items():
-                _check_decodes(name, value, arrays)
-            self._tried = True
+        for name, value in values.items() if not self._tried else ():
+            try:
+                decode(value, arrays)
+            except Exception as error:
+                raise ValueError(
+                    f"{name} cannot be read from a checkpoint: {first_line(error)}"
+                ) from error
+        self._tried = True
 
         def work() -> None:
             if self._write(values, arrays):
@@ -164,25 +165,19 @@ class CheckpointManager:
         finished: bool = False,
     ) -> bool:
         """Write the next checkpoint; return whether it was written."""
-        folder = self._path(self._number)
+        path = self._path(self._number)
         self._number += 1
-        document = {
-            "version": STATE_VERSION,
-            "about": self._about,
-            "finished": finished,
-            "values": values,
-        }
+        document = {"version": VERSION, "finished": finished, "about": self._about}
         try:
-            checkpoint_files.write(folder, document, arrays)
+            checkpoint_files.write(path, {**document, "values": values}, arrays)
         except Exception as error:  # a full disk, usually
-            self._fail(folder, error)
+            self._fail(path, error)
             return False
         return True
 
-    def _fail(self, folder: Path, error: Exception) -> None:
+    def _fail(self, path: Path, error: Exception) -> None:
         """Note why a checkpoint could not be written."""
-        why = next(iter(str(error).splitlines()), "")
-        self._failure = f"{folder} could not be written: {error_prefix(error)}{why}"
+        self._failure = f"{path} could not be written: {first_line(error)}"
         if self._checkpoint.on_failure == "stop":
             self._own_problem = self._failure
         if self._is_alone:  # else all processes end together
@@ -193,11 +188,11 @@ class CheckpointManager:
         needed = self._needed
         if needed is None or needed >= self._first:
             for path in self._replaced:
-                delete(path)
+                path.unlink(missing_ok=True)
             self._replaced = []
         for number in numbers_in(self.folder)[:-keep]:
             if needed is None or number < needed:
-                delete(self._path(number))
+                self._path(number).unlink(missing_ok=True)
 
     def wait_for_writer(self) -> None:
         """Wait until the last checkpoint is written; warn if that failed."""
@@ -215,15 +210,14 @@ class CheckpointManager:
         If the end cannot be written, there is a warning, and the checkpoints stay.
         """
         self.wait_for_writer()
-        encoder, copies, encoded = Encoder(), HostCopies(self._copies.memory), None
+        snapshot, written = Snapshot(self), False
         try:
-            encoded = {k: encoder.encode(v, k) for k, v in values.items()}
-            copies.add(encoder.arrays)
+            for name, value in values.items():
+                snapshot.add(name, value)
         except ValueError as error:
             self._fail(self._path(self._number), error)
-        written = encoded is not None and self._write(
-            encoded, copies.arrays, finished=True
-        )
+        else:
+            written = self._write(snapshot.values, snapshot.arrays, finished=True)
         if not self._is_alone:
             self._compare()
         if written:
@@ -240,28 +234,21 @@ class CheckpointManager:
 class Snapshot:
     """A snapshot in progress: JSON data, and copies of all arrays on the host."""
 
-    def __init__(self, manager: Any, copies: HostCopies):
+    def __init__(self, manager: Any):
         """`manager.write(values, arrays)` is called with the complete snapshot."""
-        self._manager, self._copies = manager, copies
-        self._encoder = Encoder()
-        self._values: dict[str, Any] = {}
+        self._manager, self._encoder = manager, Encoder()
+        self.values: dict[str, Any] = {}
+        self.arrays: list[np.ndarray] = []
 
     def add(self, name: str, value: Any) -> None:
         """Encode a value, and copy its arrays."""
-        encoder = self._encoder
-        self._values[name] = encoder.encode(value, name)
-        self._copies.add(encoder.arrays[len(self._copies.arrays) :])
+        self.values[name] = self._encoder.encode(value, name)
+        new = self._encoder.arrays[len(self.arrays) :]
+        for array in new:
+            if isinstance(array, jax.Array):
+                array.copy_to_host_async()  # start all transfers from a GPU first
+        self.arrays += map(np.array, new)
 
     def commit(self) -> None:
         """Write the snapshot, in a thread."""
-        self._manager.write(self._values, self._copies.arrays)
-
-
-def _check_decodes(name: str, value: Any, arrays: list[np.ndarray]) -> None:
-    """Raise a ValueError if an encoded value cannot be decoded."""
-    try:
-        decode(value, arrays)
-    except Exception as error:
-        raise ValueError(
-            f"{name} cannot be read from a checkpoint: {error_prefix(error)}{error}"
-        ) from error
+        self._manager.write(self.values, self.arrays)

@@ -3,12 +3,15 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+from hetjax.arguments import Count, checked
 
 EVERY = "60s"
-ON_FAILURE = ("continue", "stop")
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
+@checked
 @dataclass(frozen=True)
 class Checkpoint:
     """Where and how often to save checkpoints, for `train(checkpoint=...)`.
@@ -17,7 +20,7 @@ class Checkpoint:
     evals"). The newest `keep` checkpoints stay; each also holds the model of the best
     evaluation so far. If one cannot be written (the disk is full), the run continues
     with a warning, or ends: on_failure="stop". The run waits while its state is copied
-    to the host's memory, which stays allocated until the run ends.
+    to the host's memory, from which a thread writes it.
 
     >>> Checkpoint("runs/a", every="10min").interval
     (600.0, 0)
@@ -25,16 +28,11 @@ class Checkpoint:
 
     path: str | Path
     every: str = EVERY
-    keep: int = 2
-    on_failure: str = "continue"
+    keep: Count = 2
+    on_failure: Literal["continue", "stop"] = "continue"
 
     def __post_init__(self):
         _ = self.interval
-        if not (isinstance(self.keep, int) and self.keep >= 1):
-            raise ValueError(f"keep={self.keep!r}: must be a whole number, at least 1")
-        if self.on_failure not in ON_FAILURE:
-            known = ", ".join(ON_FAILURE)
-            raise ValueError(f"on_failure={self.on_failure!r}: choose one of {known}")
 
     @property
     def folder(self) -> Path:
@@ -44,8 +42,7 @@ class Checkpoint:
     @property
     def interval(self) -> tuple[float, int]:
         """Seconds and evaluations between two checkpoints; one of them is 0."""
-        text = str(self.every)
-        found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(s|min|h|evals?)\s*", text)
+        found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(s|min|h|evals?)\s*", self.every)
         number = float(found[1]) if found else 0.0
         if found and found[2] in _UNITS and number > 0:
             return number * _UNITS[found[2]], 0

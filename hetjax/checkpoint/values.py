@@ -1,15 +1,12 @@
-"""Encode values of a run as JSON and arrays, and decode them: exact, by explicit rules.
+"""Encode values of a run as JSON and arrays, and decode them, exactly.
 
-JSON has no tuples, sets or infinity. So every value that is not a string, a number or a
-list becomes an object with one key, which states its kind:
+A value that JSON does not have becomes an object with one key, which states its kind:
 
-    {"tuple": [...]}   {"set": [...]}   {"dict": [[key, value], ...]}   {"deque": ...}
-    {"float": "inf"}   {"array": 3}: the third array   {"generator": state}
-    {"module:Class": [field, ...]}: a named tuple or dataclass
-    {"module:Class": name}: a member of an enum
+    {"tuple": [...]}   {"dict": [[key, value], ...]}   {"float": "inf"}   ...
+    {"array": 3}: the third array   {"module:Class": ...}: the fields of a named tuple
+    or dataclass, or the name of a member of an enum
 
-Classes are looked up by name, and only named tuples, dataclasses and enums are
-accepted. Their objects are filled field by field: no constructor is called.
+No constructor of a class is called: its objects are filled field by field.
 """
 
 import dataclasses
@@ -27,10 +24,52 @@ import numpy as np
 from hetjax.checkpointable import Leaves
 from hetjax.recipes import resolve
 
-_KNOWN = (
-    "numbers, strings, None, tuples, lists, dictionaries, sets, named tuples, "
-    "dataclasses, enums, NumPy and JAX arrays, NumPy generators"
+
+def _generator(state: dict[str, Any]) -> np.random.Generator:
+    generator = np.random.Generator(getattr(np.random, state["bit_generator"])())
+    generator.bit_generator.state = state
+    return generator
+
+
+def _key(parts: list[Any]) -> Any:
+    import jax
+
+    return jax.random.wrap_key_data(parts[1], impl=parts[0])
+
+
+def _strong(value: np.ndarray) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.array(value)
+
+
+def _weak(value: np.ndarray) -> Any:
+    """A JAX array whose dtype yields to others, as that of a Python number does."""
+    import jax.numpy as jnp
+
+    return jnp.full(value.shape, value.dtype.type(0).item()).at[...].set(value)
+
+
+# a kind, its type, the same value made of simpler ones, and back
+_KINDS: tuple[tuple[str, type, Callable[[Any], Any], Callable[[Any], Any]], ...] = (
+    ("float", float, repr, float),  # if it is not finite
+    ("tuple", tuple, list, tuple),
+    ("set", set, list, set),
+    ("frozenset", frozenset, list, frozenset),
+    ("counter", Counter, dict, Counter),
+    ("deque", deque, lambda v: [v.maxlen, list(v)], lambda v: deque(v[1], v[0])),
+    ("numbers", array, lambda v: [v.typecode, np.array(v)], lambda v: array(*v)),
+    ("generator", np.random.Generator, lambda v: v.bit_generator.state, _generator),
 )
+_SIMPLER = {kind: (name, simpler) for name, kind, simpler, _ in _KINDS}
+_MAKE = {name: make for name, _, _, make in _KINDS}
+_MAKE |= {"dict": dict, "leaves": Leaves, "key": _key}
+_ARRAYS: dict[str, Callable[[np.ndarray], Any]] = {
+    "array": lambda v: v,
+    "scalar": lambda v: v[()],
+    "jax": _strong,
+    "weak": _weak,
+}
 
 
 class Encoder:
@@ -51,72 +90,52 @@ class Encoder:
 
         Errors: a ValueError that names a part that cannot be encoded.
         """
-        if value is None or type(value) in (bool, int, str):
+        kind = type(value)
+        if value is None or kind in (bool, int, str):
             return value
-        if type(value) is float:
-            return value if math.isfinite(value) else {"float": repr(value)}
-        if type(value) in _CONTAINERS:
-            return _CONTAINERS[type(value)](self, value, where)
+        if kind is float and math.isfinite(value):
+            return value
+        if kind is list:
+            return [self.encode(v, f"{where}[{i}]") for i, v in enumerate(value)]
+        if kind is dict:
+            keys = (self.encode(k, where) for k in value)
+            items = (self.encode(v, f"{where}[{k!r}]") for k, v in value.items())
+            return {"dict": list(map(list, zip(keys, items, strict=True)))}
+        if kind is Leaves:
+            return {"leaves": [self._array(v, where, as_numpy=True) for v in value]}
+        if kind is np.random.Generator:
+            self._check_unshared(value, where)
+        if kind in _SIMPLER:
+            name, simpler = _SIMPLER[kind]
+            return {name: self.encode(simpler(value), where)}
         if isinstance(value, enum.Enum):
             # a union of flags has no name
             found = value.value if isinstance(value, enum.Flag) else value.name
-            return {_name_of(type(value), where): found}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return {_name_of(type(value), where): self._fields(value, where)}
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return {_name_of(type(value), where): self._fields(value, where)}
-        if type(value) in (np.ndarray, np.memmap) or isinstance(value, np.generic):
-            return self._array(value, where)
-        if _is_jax(value):
+            return {_name_of(kind, where): found}
+        if _has_fields(kind):
+            _check_attributes(value, where)
+            fields = [self.encode(getattr(value, n), f"{where}.{n}") for n in _of(kind)]
+            return {_name_of(kind, where): fields}
+        is_numpy = kind in (np.ndarray, np.memmap) or isinstance(value, np.generic)
+        if is_numpy or _is_jax(value):
             return self._array(value, where)
         raise ValueError(
-            f"{where} is a {type(value).__qualname__}, which cannot be saved in a "
-            f"checkpoint: use {_KNOWN}"
+            f"{where} is a {kind.__qualname__}, which cannot be saved in a checkpoint: "
+            "use numbers, strings, None, tuples, lists, dictionaries, sets, named "
+            "tuples, dataclasses, enums, NumPy and JAX arrays, NumPy generators"
         )
 
-    def _fields(self, value: Any, where: str) -> list[Any]:
-        names = _fields_of(type(value))
-        for name in vars(value) if hasattr(value, "__dict__") else ():
-            cached = getattr(type(value), name, None)
-            if name not in names and not isinstance(cached, functools.cached_property):
-                raise ValueError(
-                    f"{where} has the attribute {name}, which is not a field and so "
-                    "cannot be saved in a checkpoint: make it a field"
-                )
-        return [self.encode(getattr(value, n), f"{where}.{n}") for n in names]
-
-    def _items(self, values: Any, where: str) -> list[Any]:
-        return [self.encode(v, f"{where}[{i}]") for i, v in enumerate(values)]
-
-    def _pairs(self, value: dict, where: str) -> list[Any]:
-        return [
-            [self.encode(k, where), self.encode(v, f"{where}[{k!r}]")]
-            for k, v in value.items()
-        ]
-
-    def _generator(self, value: np.random.Generator, where: str) -> dict[str, Any]:
-        _, before = self._generators.setdefault(id(value), (value, where))
-        if before != where:
-            raise ValueError(
-                f"{where} and {before} share one generator, which cannot be saved in "
-                "a checkpoint: use a generator for each"
-            )
-        return {"generator": self._pairs(dict(value.bit_generator.state), where)}
-
-    def _leaves(self, values: Leaves, where: str) -> dict[str, Any]:
-        found = [self._array(v, f"{where}[{i}]") for i, v in enumerate(values)]
-        same = {"jax": "array", "weak": "array"}
-        return {
-            "leaves": [{same.get(k, k): v for k, v in one.items()} for one in found]
-        }
-
-    def _array(self, value: Any, where: str) -> dict[str, Any]:
+    def _array(self, value: Any, where: str, *, as_numpy: bool = False) -> Any:
+        """Return the number of an array, by its kind."""
+        is_scalar = isinstance(value, np.generic)
+        kind = "scalar" if is_scalar else "array"
         if _is_jax(value):
             import jax
 
             if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
-                impl = str(jax.random.key_impl(value))
-                return {"key": [impl, self._array(jax.random.key_data(value), where)]}
+                parts = [str(jax.random.key_impl(value)), jax.random.key_data(value)]
+                return {"key": self.encode(parts, where)}
+            kind = "weak" if value.weak_type else "jax"
         # dtypes that are not NumPy's own, such as bfloat16, have the kind V
         if value.dtype.kind not in "biufcV" or value.dtype.fields:
             raise ValueError(
@@ -126,26 +145,15 @@ class Encoder:
         if id(value) not in self._numbers:
             self._numbers[id(value)] = len(self.arrays)
             self.arrays.append(value)
-        kind = "array"
-        if _is_jax(value):
-            kind = "weak" if value.weak_type else "jax"
-        elif isinstance(value, np.generic):
-            kind = "scalar"
-        return {kind: self._numbers[id(value)]}
+        return {"array" if as_numpy else kind: self._numbers[id(value)]}
 
-
-_CONTAINERS: dict[type, Callable[[Encoder, Any, str], Any]] = {
-    list: Encoder._items,
-    tuple: lambda e, v, where: {"tuple": e._items(v, where)},
-    dict: lambda e, v, where: {"dict": e._pairs(v, where)},
-    Counter: lambda e, v, where: {"counter": e._pairs(v, where)},
-    set: lambda e, v, where: {"set": e._items(v, where)},
-    frozenset: lambda e, v, where: {"frozenset": e._items(v, where)},
-    deque: lambda e, v, where: {"deque": [v.maxlen, e._items(v, where)]},
-    array: lambda e, v, where: {"numbers": [v.typecode, e._array(np.array(v), where)]},
-    np.random.Generator: Encoder._generator,
-    Leaves: Encoder._leaves,
-}
+    def _check_unshared(self, value: np.random.Generator, where: str) -> None:
+        _, before = self._generators.setdefault(id(value), (value, where))
+        if before != where:
+            raise ValueError(
+                f"{where} and {before} share one generator, which cannot be saved in "
+                "a checkpoint: use a generator for each"
+            )
 
 
 def decode(data: Any, arrays: Sequence[np.ndarray]) -> Any:
@@ -161,25 +169,10 @@ def decode(data: Any, arrays: Sequence[np.ndarray]) -> Any:
     if len(data) != 1:
         raise ValueError(f"an object with the keys {list(data)}, not with one key")
     ((kind, inner),) = data.items()
-    if kind in _DECODERS:
-        return _DECODERS[kind](inner, arrays)
-    found = _class_of(kind)
-    if issubclass(found, enum.Flag):
-        return found(inner)
-    if issubclass(found, enum.Enum):
-        return found[inner]
-    return _make(found, [decode(v, arrays) for v in inner])
-
-
-def _pairs(inner: Any, arrays: Sequence[np.ndarray]) -> dict:
-    return {decode(k, arrays): decode(v, arrays) for k, v in inner}
-
-
-def _generator(inner: Any, arrays: Sequence[np.ndarray]) -> np.random.Generator:
-    state = _pairs(inner, arrays)
-    generator = np.random.Generator(getattr(np.random, state["bit_generator"])())
-    generator.bit_generator.state = state
-    return generator
+    if kind in _ARRAYS:
+        return _ARRAYS[kind](arrays[inner])
+    value = decode(inner, arrays)
+    return _MAKE[kind](value) if kind in _MAKE else _filled(_class_of(kind), value)
 
 
 def _is_jax(value: Any) -> bool:
@@ -188,42 +181,25 @@ def _is_jax(value: Any) -> bool:
     return jax is not None and isinstance(value, jax.Array)
 
 
-def _jax_array(array: np.ndarray) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.array(array)
-
-
-def _weak(array: np.ndarray) -> Any:
-    """A weakly typed JAX array, whose dtype yields to others, as a Python number's."""
-    import jax.numpy as jnp
-
-    return jnp.full(array.shape, array.dtype.type(0).item()).at[...].set(array)
+def _has_fields(kind: Any) -> bool:
+    named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return named_tuple or dataclasses.is_dataclass(kind)
 
 
-def _jax_key(inner: Any, arrays: Sequence[np.ndarray]) -> Any:
-    import jax
+def _of(kind: Any) -> Sequence[str]:
+    """The names of the fields of a named tuple or dataclass."""
+    return getattr(kind, "_fields", None) or [f.name for f in dataclasses.fields(kind)]
 
-    return jax.random.wrap_key_data(decode(inner[1], arrays), impl=inner[0])
 
-
-_DECODERS: dict[str, Callable[[Any, Sequence[np.ndarray]], Any]] = {
-    "float": lambda v, arrays: float(v),
-    "tuple": lambda v, arrays: tuple(decode(v, arrays)),
-    "dict": _pairs,
-    "counter": lambda v, arrays: Counter(_pairs(v, arrays)),
-    "set": lambda v, arrays: set(decode(v, arrays)),
-    "frozenset": lambda v, arrays: frozenset(decode(v, arrays)),
-    "deque": lambda v, arrays: deque(decode(v[1], arrays), v[0]),
-    "numbers": lambda v, arrays: array(v[0], decode(v[1], arrays)),
-    "generator": _generator,
-    "array": lambda v, arrays: arrays[v],
-    "leaves": lambda v, arrays: Leaves(decode(v, arrays)),
-    "jax": lambda v, arrays: _jax_array(arrays[v]),
-    "weak": lambda v, arrays: _weak(arrays[v]),
-    "scalar": lambda v, arrays: arrays[v][()],
-    "key": _jax_key,
-}
+def _check_attributes(value: Any, where: str) -> None:
+    kind = type(value)
+    for name in set(getattr(value, "__dict__", ())).difference(_of(kind)):
+        cached = isinstance(getattr(kind, name, None), functools.cached_property)
+        if not cached:
+            raise ValueError(
+                f"{where} has the attribute {name}, which is not a field and so "
+                "cannot be saved in a checkpoint: make it a field"
+            )
 
 
 def _name_of(kind: type, where: str) -> str:
@@ -238,37 +214,25 @@ def _name_of(kind: type, where: str) -> str:
     return name
 
 
-_found: dict[str, type] = {}
-
-
 def _class_of(name: str) -> type:
-    if name in _found:
-        return _found[name]
     found = resolve(name)
-    named_tuple = isinstance(found, type) and issubclass(found, tuple)
-    is_enum = isinstance(found, type) and issubclass(found, enum.Enum)
-    if not (named_tuple or is_enum or dataclasses.is_dataclass(found)):
-        raise ValueError(f"{name!r} is not a named tuple, dataclass or enum")
-    if not name.startswith("__main__:"):  # a notebook may define a class again
-        _found[name] = found
-    return found
+    if isinstance(found, type) and (issubclass(found, enum.Enum) or _has_fields(found)):
+        return found
+    raise ValueError(f"{name!r} is not a named tuple, dataclass or enum")
 
 
-def _fields_of(kind: Any) -> Sequence[str]:
-    """The names of the fields of a named tuple or dataclass."""
-    return getattr(kind, "_fields", None) or [f.name for f in dataclasses.fields(kind)]
-
-
-def _make(kind: Any, values: list[Any]) -> Any:
-    """Make an object of a class from the values of its fields."""
-    names = _fields_of(kind)
-    if len(names) != len(values):
+def _filled(kind: Any, value: Any) -> Any:
+    """A member of an enum, or an object with these values of its fields."""
+    if issubclass(kind, enum.Enum):
+        return kind(value) if issubclass(kind, enum.Flag) else kind[value]
+    names = _of(kind)
+    if len(names) != len(value):
         raise ValueError(
-            f"{kind.__qualname__} has the fields {', '.join(names)}, not {len(values)}"
+            f"{kind.__qualname__} has the fields {', '.join(names)}, not {len(value)}"
         )
     if issubclass(kind, tuple):
-        return tuple.__new__(kind, values)
+        return tuple.__new__(kind, value)
     made = object.__new__(kind)
-    for name, value in zip(names, values, strict=True):
-        object.__setattr__(made, name, value)  # it may be frozen
+    for name, each in zip(names, value, strict=True):
+        object.__setattr__(made, name, each)  # it may be frozen
     return made

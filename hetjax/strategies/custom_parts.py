@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from jax import errors
 
 from hetjax import local
-from hetjax.checkpoint.code_checksum import is_own
 from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
 from hetjax.local import LocalUpdate
 from hetjax.machine.types import PUSH_FETCH
+from hetjax.made_of import is_own
 from hetjax.merge.merge_checks import WrongPart
 from hetjax.merge.types import Merge
 from hetjax.merge.worker_stats import WorkerStats

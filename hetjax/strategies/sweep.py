@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.checkpoint.code_checksum import checksum
+from hetjax.made_of import are_same
 from hetjax.strategies.types import PARTS, Strategy, plain_setting
 
 
@@ -68,16 +68,14 @@ def _factory_of(base: Strategy) -> Callable[..., Strategy]:
 
 def _check_effect(strategies: dict[str, Strategy]) -> None:
     """Raise a ValueError for two strategies of the same parts."""
-    seen: dict[tuple[Any, ...], str] = {}
-    for name, strategy in strategies.items():
-        parts = tuple(checksum(getattr(strategy, part)) for part in PARTS)
-        if parts in seen:
+    parts = {n: [getattr(s, part) for part in PARTS] for n, s in strategies.items()}
+    for one, other in itertools.combinations(strategies, 2):
+        if are_same(tuple(parts[one]), tuple(parts[other])):
             raise ValueError(
-                f"{seen[parts]!r} and {name!r} are made of the same parts: the "
-                "argument only changes a part that was replaced (`_replace`), or has "
-                "no effect; leave it out"
+                f"{one!r} and {other!r} are made of the same parts: the argument only "
+                "changes a part that was replaced (`_replace`), or has no effect; "
+                "leave it out"
             )
-        seen[parts] = name
 
 
 def _named_values(argument: str, values: Any) -> dict[str, Any]:

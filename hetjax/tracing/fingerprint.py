@@ -81,27 +81,15 @@ def as_trace(trace: Trace | Recording | str | Path) -> Trace:
 def recorded_strategy(trace: Trace) -> Strategy:
     """Rebuild the strategy of a trace from its recorded settings."""
     name, given = trace.header["strategy"], trace.header.get("settings", {})
-    try:
-        return strategy_of(name, given)
-    except ValueError as error:
-        raise ValueError(
-            f"the trace's strategy cannot be rebuilt: {error}; pass it to `replay`"
-        ) from None
-
-
-def strategy_of(name: str, given: dict[str, Any]) -> Strategy:
-    """Build a strategy from the name of its factory and its settings, as JSON data.
-
-    Errors: ValueError for an unknown name, or for settings that are functions.
-    """
+    why = f"the trace's strategy cannot be rebuilt: {name} "
     if name not in STRATEGIES:
-        raise ValueError(f"the strategy {name!r} is not one of hetjax's")
-    plain = {k: _tuples(v) for k, v in given.items()}
+        raise ValueError(f"{why}is not one of hetjax's; pass it to `replay`")
     try:
-        return STRATEGIES[name](**plain)
+        return STRATEGIES[name](**{k: _tuples(v) for k, v in given.items()})
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{name} has settings that are functions, or were not recorded ({error})"
+            f"{why}has settings that are functions, or were not recorded ({error}); "
+            "pass it to `replay`"
         ) from error
 
 

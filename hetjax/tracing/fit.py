@@ -6,10 +6,10 @@ that their rounds do not determine are extrapolated from the others.
 """
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,12 +23,15 @@ from hetjax.tracing.trace import Trace
 # side by side if for more than the fraction TOGETHER of the largest share
 ALONE = 0.1
 TOGETHER = 0.5
+_ENOUGH = 4  # rounds alone
 _UNLIMITED = 1e18  # [bytes/s] of a link whose bytes are charged to the workers
 # Above these, the machine was disturbed: the fit's median error, the noise, and the
 # ratio of the seconds of equal devices for a step of EXAMPLES examples
 MAX_ERROR, MAX_NOISE, MAX_RATIO, EXAMPLES = 0.25, 0.2, 1.5, 32
 _BETWEEN = ("start", "evaluation")  # kinds of lines between a merge and a dispatch
 ITERATIONS = 4  # of least squares, with weights from the previous iteration
+
+_Members = tuple[int, ...]
 
 
 class Fit(NamedTuple):
@@ -66,39 +69,37 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
     workers, slowdowns = trace.workers, trace.header["slowdowns"]
     learners = Counter(info.device for info in workers)
     bursts = bursts_of(trace)
-    local_rounds = measured_rounds(trace, slowdowns, bursts)
+    rounds = measured_rounds(trace, slowdowns, bursts)
     link, ways = _transfer_costs(trace)
     latencies = _latencies(trace)
     profiles, errors, spreads = [], [], []
-    for info, slowdown, way in zip(workers, slowdowns, ways, strict=True):
-        mine = [w for w in local_rounds if w.worker == info.index]
-        cost = _cost(mine) or Cost(info.fixed / slowdown, info.per_example / slowdown)
-        contention = _contention(mine, cost, len(workers))
+    for k, info in enumerate(workers):
+        mine = _Rounds([each for each in rounds if each.worker == k])
+        cost = mine.cost() or Cost(
+            info.fixed / slowdowns[k], info.per_example / slowdowns[k]
+        )
+        contention = mine.contention(cost) if len(workers) > 1 else 1.0
+        shares_device = learners[info.device] > 1
         profile = Profile(
             info.name,
             info.kind,
             cost,
-            factor=slowdown,
+            factor=slowdowns[k],
             place=info.place,
-            device=info.device if learners[info.device] > 1 else "",
-            curve=tuple(1.0 + k for k in range(learners[info.device])),
+            device=info.device if shares_device else "",
+            curve=tuple(1.0 + i for i in range(learners[info.device])),
             contention=contention,
-            duty=1 / slowdown,
-            bursts=bursts[info.index] and slowdown > 1,
-            per_byte=way,
-            latency=latencies[info.index],
+            duty=1 / slowdowns[k],
+            bursts=bursts[k] and slowdowns[k] > 1,
+            per_byte=ways[k],
+            latency=latencies[k],
         )
         profiles.append(profile)
-        ratios = [w.seconds / _seconds(cost, contention, w) for w in mine]
-        errors += [abs(1 / r - 1) for r in ratios]
-        spreads += _spread_of_a_step(ratios, mine)
-    machine = Machine(
-        name,
-        tuple(profiles),
-        {"": link},
-        noise=median(spreads) if spreads else 0.0,
-        faults=_faults(trace),
-    )
+        ratios = mine.ratios(cost, contention)
+        errors += np.abs(1 / ratios - 1).tolist()
+        spreads += mine.spread_of_a_step(ratios)
+    noise, faults = median(spreads) if spreads else 0.0, _faults(trace)
+    machine = Machine(name, tuple(profiles), {"": link}, noise=noise, faults=faults)
     return Fit(machine, tuple(errors) or (math.nan,))
 
 
@@ -112,109 +113,91 @@ def disturbances(machine: Machine, error: float) -> list[str]:
         found.append(f"the costs fit the rounds only to {100 * error:.0f} %")
     if machine.noise > MAX_NOISE:
         found.append(f"steps of one kind vary by {100 * machine.noise:.0f} %")
-    alike: dict[tuple[str, float], dict[str, float]] = {}
+    alike: defaultdict[Any, list[tuple[float, str]]] = defaultdict(list)
     for w in machine.workers:
         seconds = w.cost.per_round + w.cost.seconds(EXAMPLES)
-        alike.setdefault((w.kind, w.factor), {})[w.name] = seconds
+        alike[w.kind, w.factor].append((seconds, w.name))
     for times in alike.values():
-        low, high = (
-            min(times, key=lambda k: times[k]),
-            max(times, key=lambda k: times[k]),
-        )
-        if times[high] > MAX_RATIO * times[low]:
-            ratio = times[high] / times[low]
+        (low, fast), (high, slow) = min(times), max(times)
+        if high > MAX_RATIO * low:
             found.append(
-                f"{high} is {ratio:.2g} times as slow as {low}, a device of its kind"
+                f"{slow} is {high / low:.2g} times as slow as {fast}, a device of its "
+                "kind"
             )
     return found
 
 
-def _faults(trace: Trace) -> tuple[ScriptedFault, ...]:
-    """Return the scripted faults that happened in the recorded run."""
-    found, whats = [], {"leave": "kill", "join": "join", "slow": "slow"}
-    for line in trace.lines:
-        kind = next(iter(line))
-        if kind == "slow" or AS_SCRIPTED in str(line.get("why", "")):
-            name, factor = trace.workers[line[kind]].name, line.get("factor", 1.0)
-            found.append(ScriptedFault(line["time"], whats[kind], name, factor))
-    return tuple(found)
+class _Rounds:
+    """The measured rounds of a worker, as arrays [N]."""
+
+    def __init__(self, rounds: list[MeasuredRound]):
+        table = np.array(rounds, float).reshape(-1, len(MeasuredRound._fields))
+        _, self.steps, examples, nonzeros, self.seconds, self.share = table.T
+        ones = np.ones_like(self.steps)
+        self.rows = np.stack([ones, self.steps, examples, nonzeros], 1)
+        self.alone = self.share < ALONE
+
+    def cost(self) -> Cost | None:
+        """Return the cost that fits best; None for a worker without rounds."""
+        # without rounds alone, fit the rounds beside other workers
+        chosen = self.alone if self.alone.sum() >= _ENOUGH else slice(None)
+        rows, seconds = self.rows[chosen].copy(), self.seconds[chosen]
+        if not len(rows):
+            return None
+        if not np.ptp(rows[:, 1]):  # one number of steps: per_round and fixed are one
+            rows[:, 0] = 0
+        fitted, found = seconds, np.zeros(4)
+        for _ in range(ITERATIONS):  # weights from the fit: noise would bias them
+            table = rows / fitted[:, None]
+            scale = np.maximum(np.abs(table).max(0), 1e-300)
+            found = _least_squares(table / scale, seconds / fitted) / scale
+            fitted = np.maximum(rows @ found, 1e-12)
+        per_round, fixed, per_example, per_nonzero = found.tolist()
+        if fixed + per_example + per_nonzero == 0:
+            fixed = float(np.median(seconds / rows[:, 1]))
+        return Cost(fixed, per_example, per_nonzero, per_round)
+
+    def contention(self, cost: Cost) -> float:
+        """Return how many times longer rounds take while all other workers compute.
+
+        It is a ratio of sums, in which short rounds weigh less: they leave cores to
+        other workers and contend less.
+        """
+        # beside a deliberately slowed worker the largest share is below 1
+        beside = self.share > max(ALONE, TOGETHER * self.share.max(initial=0.0))
+        if self.alone.sum() < _ENOUGH or not beside.any():
+            return 1.0
+        alone = self._alone(cost)[beside]
+        more = (self.seconds[beside] - alone).sum() / (alone * self.share[beside]).sum()
+        return max(1.0, 1 + float(more))
+
+    def ratios(self, cost: Cost, contention: float) -> np.ndarray:
+        """Return measured / fitted seconds of every round."""
+        fitted = self._alone(cost) * (1 + (contention - 1) * self.share)
+        return self.seconds / fitted
+
+    def _alone(self, cost: Cost) -> np.ndarray:
+        costs = cost.per_round, cost.fixed, cost.per_example, cost.per_nonzero
+        return self.rows @ np.array(costs)
+
+    def spread_of_a_step(self, ratios: np.ndarray) -> list[float]:
+        """Return the lognormal noise of one step, from rounds with the fewest steps.
+
+        It is a robust standard deviation, which single outliers do not change.
+        """
+        fewest = self.steps.min(initial=math.inf)
+        logs = np.log(ratios[self.steps == fewest])
+        if len(logs) < 3:
+            return []
+        deviation = 1.4826 * np.median(np.abs(logs - np.median(logs)))
+        return [float(deviation * math.sqrt(fewest))]
 
 
-def _cost(local_rounds: Sequence[MeasuredRound]) -> Cost | None:
-    """Return the cost that fits best; None for a worker without rounds."""
-    alone = [w for w in local_rounds if w.share < ALONE]
-    # without rounds alone, fit the rounds beside other workers
-    chosen = alone if len(alone) >= 4 else local_rounds
-    if not chosen:
-        return None
-    rows = np.array([[1, w.local_steps, w.examples, w.nonzeros] for w in chosen], float)
-    if not np.ptp(rows[:, 1]):  # one number of steps: per_round and fixed are the same
-        rows[:, 0] = 0
-    seconds = np.array([w.seconds for w in chosen])
-    fitted, found, scale = seconds, np.zeros(4), np.ones(4)
-    for _ in range(ITERATIONS):  # weights from the fit: from noise they would be biased
-        table = rows / fitted[:, None]
-        scale = np.maximum(np.abs(table).max(0), 1e-300)
-        found = _least_squares(table / scale, seconds / fitted)
-        fitted = np.maximum(rows @ (found / scale), 1e-12)
-    per_round, fixed, per_example, per_nonzero = found / scale
-    if fixed + per_example + per_nonzero == 0:
-        fixed = float(np.median(seconds / rows[:, 1]))
-    return Cost(
-        fixed=float(fixed),
-        per_example=float(per_example),
-        per_nonzero=float(per_nonzero),
-        per_round=float(per_round),
-    )
+def _least_squares(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the non-negative x [C] for which rows [R, C] @ x is closest to values."""
+    from scipy.optimize import nnls  # imported late, as this takes 0.1 s
 
-
-def _contention(
-    local_rounds: Sequence[MeasuredRound], cost: Cost, workers: int
-) -> float:
-    """Return how many times longer rounds take while all other workers compute.
-
-    It is a ratio of sums, in which short rounds weigh less: they leave cores to other
-    workers and contend less.
-    """
-    alone = [w for w in local_rounds if w.share < ALONE]
-    # beside a deliberately slowed worker the largest share is below 1
-    most = max((w.share for w in local_rounds), default=0.0)
-    beside = [w for w in local_rounds if w.share > max(ALONE, TOGETHER * most)]
-    if workers < 2 or len(alone) < 4 or not beside:
-        return 1.0
-    alone_seconds = [_seconds(cost, 1.0, w) for w in beside]
-    more = sum(w.seconds for w in beside) - sum(alone_seconds)
-    shared = sum(s * w.share for s, w in zip(alone_seconds, beside, strict=True))
-    return max(1.0, 1 + more / shared)
-
-
-def _seconds(cost: Cost, contention: float, w: MeasuredRound) -> float:
-    alone = (
-        cost.per_round
-        + w.local_steps * cost.fixed
-        + w.examples * cost.per_example
-        + w.nonzeros * cost.per_nonzero
-    )
-    return alone * (1 + (contention - 1) * w.share)
-
-
-def _spread_of_a_step(
-    ratios: Sequence[float], local_rounds: Sequence[MeasuredRound]
-) -> list:
-    """Return the lognormal noise of one step, from the rounds with the fewest steps."""
-    fewest = min((w.local_steps for w in local_rounds), default=0)
-    logs = [
-        math.log(r)
-        for r, w in zip(ratios, local_rounds, strict=True)
-        if w.local_steps == fewest
-    ]
-    return [_spread(logs) * math.sqrt(fewest)] if len(logs) > 2 else []
-
-
-def _spread(values: Sequence[float]) -> float:
-    """Return a robust standard deviation, which single outliers do not change."""
-    middle = median(values)
-    return 1.4826 * median(abs(v - middle) for v in values)
+    return nnls(rows, values)[0]
 
 
 def _transfer_costs(trace: Trace) -> tuple[Link, list[float]]:
@@ -225,24 +208,47 @@ def _transfer_costs(trace: Trace) -> tuple[Link, list[float]]:
 
         gap = 2 latency + bytes sum_{i in M} per_byte_i
     """
-    workers = len(trace.workers)
-    gaps: dict[tuple[int, ...], list[float]] = {}
+    workers = range(len(trace.workers))
+    gaps: defaultdict[_Members, list[float]] = defaultdict(list)
     for members, gap in _gaps(trace):
-        gaps.setdefault(members, []).append(gap)
+        gaps[members].append(gap)
     sizes = [line["bytes"] for line in trace.lines if "merge" in line and line["bytes"]]
     size = median(sizes) if sizes else 1.0
-    if not gaps:
-        return Link(latency=0.0, bandwidth=_UNLIMITED, topology="central"), [
-            0.0
-        ] * workers
-    rows = np.array(
-        [[2.0, *(float(k in members) for k in range(workers))] for members in gaps]
-    )
-    typical = np.array([median(g) for g in gaps.values()])
-    latency, *seconds = _least_squares(rows, typical)
-    return Link(latency=float(latency), bandwidth=_UNLIMITED, topology="central"), [
-        float(s) / size for s in seconds
-    ]
+    latency, seconds = 0.0, [0.0 for _ in workers]
+    if gaps:
+        rows = [[2.0, *(float(k in members) for k in workers)] for members in gaps]
+        typical = [median(each) for each in gaps.values()]
+        found = _least_squares(np.array(rows), np.array(typical))
+        latency, *seconds = found.tolist()
+    link = Link(latency=latency, bandwidth=_UNLIMITED, topology="central")
+    return link, [s / size for s in seconds]
+
+
+def _gaps(trace: Trace) -> Iterator[tuple[_Members, float]]:
+    """Yield (members, seconds from their last arrival to the next dispatch)."""
+    arrived: dict[int, float] = {}
+    merge: tuple[_Members, float] | None = None  # before the next dispatch
+    # by dispatched worker: the merge before, and the time of the dispatch
+    follows: dict[int, tuple[tuple[_Members, float], float]] = {}
+    found: defaultdict[tuple[_Members, float], list[float]] = defaultdict(list)
+    for line in trace.lines:
+        if "merge" in line:
+            members = tuple(m for m in line["members"] if isinstance(m, int))
+            known = members and all(k in arrived for k in members)
+            merge = (members, max(arrived[k] for k in members)) if known else None
+        elif "dispatch" in line:
+            if merge:
+                follows[line["dispatch"]] = merge, line["start"]
+        elif next(iter(line)) not in _BETWEEN:
+            merge = None
+        if "arrival" in line:
+            k = line["arrival"]
+            if k in follows:
+                given, start = follows.pop(k)
+                found[given].append(start - given[1])
+            arrived[k] = line["finish"]
+    for (members, _), starts in found.items():
+        yield members, median(starts)
 
 
 def _latencies(trace: Trace) -> list[float]:
@@ -258,34 +264,13 @@ def _latencies(trace: Trace) -> list[float]:
     return [median(mine) if mine else 0.0 for mine in found]
 
 
-def _least_squares(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the non-negative x [C] for which rows [R, C] @ x is closest to values."""
-    from scipy.optimize import nnls  # imported late, as this takes 0.1 s
-
-    return nnls(rows, values)[0]
-
-
-def _gaps(trace: Trace) -> list[tuple[tuple[int, ...], float]]:
-    """Return (members, seconds from their last arrival to the next dispatch)."""
-    arrived: dict[int, float] = {}
-    merge: tuple[tuple[int, ...], float] | None = None  # before the next dispatch
-    # by dispatched worker: the merge before, and the time of the dispatch
-    follows: dict[int, tuple[tuple[tuple[int, ...], float], float]] = {}
-    found: dict[tuple[tuple[int, ...], float], list[float]] = {}
+def _faults(trace: Trace) -> tuple[ScriptedFault, ...]:
+    """Return the scripted faults that happened in the recorded run."""
+    found = []
     for line in trace.lines:
-        if "merge" in line:
-            members = tuple(m for m in line["members"] if isinstance(m, int))
-            known = members and all(k in arrived for k in members)
-            merge = (members, max(arrived[k] for k in members)) if known else None
-        elif "dispatch" in line:
-            if merge:
-                follows[line["dispatch"]] = merge, line["start"]
-        elif next(iter(line)) not in _BETWEEN:
-            merge = None
-        if "arrival" in line:
-            k = line["arrival"]
-            if k in follows:
-                given, start = follows.pop(k)
-                found.setdefault(given, []).append(start - given[1])
-            arrived[k] = line["finish"]
-    return [(members, median(starts)) for (members, _), starts in found.items()]
+        kind = next(iter(line))
+        if kind == "slow" or AS_SCRIPTED in str(line.get("why", "")):
+            name, factor = trace.workers[line[kind]].name, line.get("factor", 1.0)
+            what: Any = "kill" if kind == "leave" else kind
+            found.append(ScriptedFault(line["time"], what, name, factor))
+    return tuple(found)

@@ -1,5 +1,6 @@
 """The local rounds of a recorded run: their seconds, and the load during each."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -41,28 +42,33 @@ def measured_rounds(
     trace: Trace, slowdowns: Sequence[float], bursts: Sequence[bool]
 ) -> list[MeasuredRound]:
     """Return every local round that arrived, except for each worker's first ones."""
-    seen = [0] * len(slowdowns)
-    found = []
+    seen, found = Counter(), []
     spans = list(_spans(trace, slowdowns, bursts))
-    busy = _Busy(spans, len(slowdowns))
-    for k, start, finish, local_round, until, _, slowdown in spans:
+    computed = [
+        _computed([span for span in spans if span.worker == k])
+        for k in range(len(slowdowns))
+    ]
+    for k, start, finish, line, until, _, slowdown in spans:
         seen[k] += 1
-        if (
-            not local_round["local_steps"]
-            or finish <= start
-            or seen[k] <= SKIPPED_ROUNDS
-        ):
+        steps = line["local_steps"]
+        if not steps or finish <= start or seen[k] <= SKIPPED_ROUNDS:
             continue
-        examples = local_round["local_steps"] * max(1, round(local_round["batch_size"]))
-        seconds = (finish - start - local_round["seconds"]) / slowdown
-        share = busy.others(k, start, until)
-        nonzeros = local_round["nonzeros"]
-        found.append(
-            MeasuredRound(
-                k, local_round["local_steps"], examples, nonzeros, seconds, share
-            )
-        )
+        others = computed[:k] + computed[k + 1 :]
+        seconds = [np.diff(np.interp((start, until), *each))[0] for each in others]
+        share = sum(seconds) / (until - start) / max(1, len(others))
+        examples = steps * max(1, round(line["batch_size"]))
+        measured = (finish - start - line["seconds"]) / slowdown
+        each = MeasuredRound(k, steps, examples, line["nonzeros"], measured, share)
+        found.append(each)
     return found
+
+
+def _computed(spans: Sequence[_Span]) -> tuple[np.ndarray, np.ndarray]:
+    """Return times, and the weighted seconds that a worker had computed by then."""
+    mine = sorted((s.start, s.until, s.weight) for s in spans)
+    times = [t for start, until, _ in mine for t in (start, until)]
+    done = [x for start, until, w in mine for x in (0.0, w * (until - start))]
+    return np.array(times or [0.0]), np.cumsum(done or [0.0])
 
 
 def _spans(
@@ -91,30 +97,3 @@ def bursts_of(trace: Trace) -> list[bool]:
     """Whether each worker sleeps after a whole round, as its steps are one program."""
     step_modes = trace.header["step_modes"]
     return [step_modes.get(w.kind, "dispatch") != "dispatch" for w in trace.workers]
-
-
-class _Busy:
-    """A lookup of the weighted seconds that each worker had computed by some time."""
-
-    def __init__(self, spans: Sequence[_Span], workers: int):
-        self._edges, self._totals = [], []
-        for k in range(workers):
-            mine = sorted((s.start, s.until, s.weight) for s in spans if s.worker == k)
-            edges = np.array([t for a, b, _ in mine for t in (a, b)] or [0.0])
-            done = np.array(
-                [x for a, b, w in mine for x in (0.0, w * (b - a))] or [0.0]
-            )
-            self._edges.append(edges)
-            self._totals.append(np.cumsum(done))
-
-    def others(self, worker: int, start: float, until: float) -> float:
-        """Return the mean share of [start, until] that the other workers computed."""
-        n = len(self._edges)
-        if n < 2:
-            return 0.0
-        total = 0.0
-        for k in range(n):
-            if k != worker:
-                done = np.interp((start, until), self._edges[k], self._totals[k])
-                total += float(done[1] - done[0])
-        return total / (until - start) / (n - 1)

@@ -1,6 +1,7 @@
 """A small run in a folder, and what happens to it: signals, a full disk."""
 
 import os
+import re
 import signal
 import threading
 from functools import cache
@@ -45,7 +46,13 @@ def send(name):
 
 
 def numbers(folder):
-    return sorted(p.name for p in folder.iterdir() if p.name.isdigit())
+    """Of the checkpoints, as text, rising."""
+    found = [re.match(r"checkpoint-(\d+)", p.name) for p in folder.iterdir()]
+    return sorted(match[1] for match in found if match)
+
+
+def path_of(folder, number):
+    return folder / f"checkpoint-{number}.npz"
 
 
 def full(*arguments):

@@ -1,8 +1,10 @@
 """Folders of runs that are full, damaged, in use, or hold what others have made."""
 
+from pathlib import Path
+
 import pytest
 from checkpointed_runs import outcome
-from small_runs import at, full, numbers, send, train, wait_for_writers
+from small_runs import at, full, numbers, path_of, send, train, wait_for_writers
 
 import hetjax as hj
 from hetjax.checkpoint import checkpoint_files, checkpoint_manager, values
@@ -13,7 +15,7 @@ def test_a_full_disk_leaves_the_finished_run_that_was_to_be_replaced(
     tmp_path, monkeypatch
 ):
     first = train(tmp_path, seed=1)
-    monkeypatch.setattr(checkpoint_files, "_write_text", full)
+    monkeypatch.setattr(checkpoint_files, "write_whole", full)
     with pytest.warns(UserWarning, match="No space left"):
         train(tmp_path, resume="never")
     monkeypatch.undo()
@@ -23,7 +25,7 @@ def test_a_full_disk_leaves_the_finished_run_that_was_to_be_replaced(
 def test_the_newest_counts_wherever_never_was_killed(tmp_path, monkeypatch):
     """The new run has its first checkpoint, and the old run was not deleted yet."""
     train(tmp_path, seed=1)
-    monkeypatch.setattr(checkpoint_manager, "delete", lambda path: None)
+    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: None)
     train(tmp_path, resume="never", on_eval=at(3, send("SIGTERM")))
     monkeypatch.undo()
     assert outcome(train(tmp_path)) == outcome(train())
@@ -46,20 +48,20 @@ def test_never_keeps_what_was_there_until_it_has_something(tmp_path):
 def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(tmp_path):
     train(tmp_path, every="1 eval", on_eval=at(6, send("SIGTERM")))
     older, newest = numbers(tmp_path)
-    (tmp_path / newest / "state.json").write_text("{}")
-    with pytest.warns(UserWarning, match=f"{newest}.state.json: 2 bytes, not"):
+    path_of(tmp_path, newest).write_text("{}")
+    with pytest.warns(UserWarning, match=f"{newest}.npz: it was cut off"):
         last = train(tmp_path)
     assert outcome(last) == outcome(train())
     (where,) = last.interruptions
     assert where.checkpoint == int(older)
-    assert "state.json" in where.why
+    assert f"{newest}.npz" in where.why
 
 
 def test_only_damaged_checkpoints_are_an_error_in_one_line(tmp_path):
     train(tmp_path, every="1 eval", on_eval=at(6, send("SIGTERM")))
     for name in numbers(tmp_path):
-        (tmp_path / name / "manifest.json").unlink()
-    with pytest.raises(ValueError, match="has no usable checkpoint: .*missing.*never"):
+        path_of(tmp_path, name).write_bytes(b"")
+    with pytest.raises(ValueError, match="has no usable checkpoint: .*cut off.*never"):
         train(tmp_path)
     assert len(numbers(tmp_path)) == 2
     assert outcome(train(tmp_path, resume="never")) == outcome(train())
@@ -68,7 +70,7 @@ def test_only_damaged_checkpoints_are_an_error_in_one_line(tmp_path):
 def test_damaged_checkpoints_are_not_counted_among_those_that_are_kept(tmp_path):
     train(tmp_path, every="1 eval", on_eval=at(6, send("SIGTERM")))
     older, newest = numbers(tmp_path)
-    (tmp_path / newest / "state.json").write_text("{}")
+    path_of(tmp_path, newest).write_text("{}")
     with pytest.warns(UserWarning, match="an older checkpoint is used"):
         train(tmp_path, every="1h", on_eval=at(1, send("SIGTERM")))
     assert numbers(tmp_path) == [older, f"{int(newest) + 1:06}"]
@@ -86,7 +88,7 @@ def test_what_could_not_be_read_ends_the_run_at_its_beginning(tmp_path, monkeypa
 def test_a_full_disk_is_a_warning_and_the_run_goes_on(tmp_path, monkeypatch):
     def fill():
         wait_for_writers()  # the first checkpoint is there
-        monkeypatch.setattr(checkpoint_files, "_write_text", full)
+        monkeypatch.setattr(checkpoint_files, "write_whole", full)
 
     with pytest.warns(UserWarning, match="written: .*No space left.*the run continues"):
         first = train(tmp_path, every="1 eval", on_eval=at(4, fill))
@@ -97,7 +99,7 @@ def test_a_full_disk_is_a_warning_and_the_run_goes_on(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_may_end_the_run(tmp_path, monkeypatch):
-    fill = at(4, lambda: monkeypatch.setattr(checkpoint_files, "_write_text", full))
+    fill = at(4, lambda: monkeypatch.setattr(checkpoint_files, "write_whole", full))
 
     def on_eval(point):
         fill(point)
@@ -114,7 +116,7 @@ def test_a_full_disk_may_end_the_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize("on_failure", ["continue", "stop"])
 def test_a_full_disk_at_the_end_is_a_warning(tmp_path, monkeypatch, on_failure):
     def when_it_ends():
-        monkeypatch.setattr(checkpoint_files, "_write_text", full)
+        monkeypatch.setattr(checkpoint_files, "write_whole", full)
         send("SIGTERM")()
 
     checkpoint = hj.Checkpoint(tmp_path, every="1h", on_failure=on_failure)
@@ -151,7 +153,6 @@ def test_classes_of_another_program_are_no_damage(tmp_path, monkeypatch):
         return resolve(name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(values, "_found", {})
         patch.setattr(values, "resolve", gone)
         with pytest.raises(
             ValueError, match="by a program that defines a name which this"

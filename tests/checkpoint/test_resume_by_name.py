@@ -35,10 +35,13 @@ def test_resume_names_what_it_cannot_find(tmp_path):
     with pytest.raises(ValueError, match="holds no checkpoint of a run"):
         hj.resume(tmp_path)
     train(tmp_path, on_eval=at(3, send("SIGTERM")))
-    with pytest.raises(ValueError, match="data cannot be found by name .*pass data="):
+    with pytest.raises(
+        ValueError,
+        match="data cannot be made again .*or pass data=",
+    ):
         hj.resume(tmp_path)
     p = problem()
-    with pytest.raises(ValueError, match="task cannot be found by name .*pass task="):
+    with pytest.raises(ValueError, match="task cannot be made again .*or pass task="):
         hj.resume(tmp_path, data=p.data)
     last = hj.resume(tmp_path, p.task, p.data, progress=False)
     assert outcome(last) == outcome(train())

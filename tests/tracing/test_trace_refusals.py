@@ -151,7 +151,7 @@ def _other_version(lines):
         (r", line 1: damaged: workers: 0: fixed is NaN, not", _worker(fixed=NAN)),
         (r", line 1: damaged: workers: 0: place is \[5\], not", _worker(place=[5])),
         (r", line 1: damaged: workers: 0: its index is 1", _worker(index=1)),
-        (r", line 1: damaged: workers: unknown fields color", _worker(color=1)),
+        (r", line 1: damaged: workers: unknown fields: color", _worker(color=1)),
         (r", line 2: damaged: start is Infinity, not a fin", _changed(1, start=INF)),
         (r", line 2: damaged: there is no worker 7", _merge(members=[0, 7])),
         (r", line 2: damaged: there is no worker -1", _merge(partners=[-1])),

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.checkpoint.code_checksum import (
+from hetjax.engine.programs.task_programs import Programs
+from hetjax.made_of import (
     enclosed_by,
     globals_of,
     is_own,
     parts_of_class,
 )
-from hetjax.engine.programs.task_programs import Programs
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 
@@ -98,7 +98,7 @@ def _key(part: Any, seen: dict[int, tuple[int, Any]]) -> Hashable:
     if isinstance(part, types.FunctionType):
         if _is_trusted(part):
             return part.__code__, *keys(map(_fixed, enclosed_by(part)))
-        named = globals_of(part, containers=True)
+        named = globals_of(part)
         own = {k: v for k, v in vars(part).items() if k != _ATTRIBUTE}
         return _Same(part), *keys((*enclosed_by(part), *named, own))
     if isinstance(part, type):

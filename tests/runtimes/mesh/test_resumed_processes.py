@@ -15,7 +15,8 @@ def checkpointed(folder, stop="none 0 0", count=2, **environment):
 
 
 def numbers(folder, process):
-    return sorted(p.name for p in (folder / f"process_{process}").glob("0*"))
+    paths = (folder / f"process_{process}").glob("checkpoint-*.npz")
+    return sorted(p.stem.removeprefix("checkpoint-") for p in paths)
 
 
 def check_resumes(folder, *, min_evals):
@@ -59,9 +60,9 @@ def test_a_killed_process_resumes_from_the_last_checkpoint(tmp_path, process):
 def test_a_checkpoint_damaged_for_one_process_is_used_by_none(tmp_path):
     results(checkpointed(tmp_path, "SIGTERM 6 0"))
     newest = numbers(tmp_path, 0)[-1]
-    (tmp_path / "process_1" / newest / "state.json").write_text("{}")
+    (tmp_path / "process_1" / f"checkpoint-{newest}.npz").write_text("{}")
     last = check_resumes(tmp_path, min_evals=1)
-    assert f"process_1/{newest}/state.json" in last["cuts"][0][1]
+    assert f"process_1/checkpoint-{newest}.npz: it was cut off" in last["cuts"][0][1]
 
 
 @pytest.mark.parametrize("process", [0, 1])
@@ -89,13 +90,14 @@ def test_other_numbers_of_processes_are_refused(tmp_path):
 @pytest.mark.parametrize("on_failure", ["continue", "stop"])
 def test_a_full_disk_of_one_process_ends_all_or_none(tmp_path, on_failure):
     """They must not wait for one that has ended."""
-    (tmp_path / "process_1").mkdir()
-    (tmp_path / "process_1" / ".000002.partial").write_text("in the way")
+    in_the_way = tmp_path / "process_1" / ".checkpoint-000002.npz.partial"
+    (in_the_way / "folder").mkdir(parents=True)
     first, second = results(checkpointed(tmp_path, ON_FAILURE=on_failure))
     assert first == second
     if on_failure == "continue":
         assert first["stopped"] == ""
         return
-    assert "process_1/000002 could not be written: FileExistsError" in first["stopped"]
-    (tmp_path / "process_1" / ".000002.partial").unlink()
+    found = "process_1/checkpoint-000002.npz could not be written: IsADirectoryError"
+    assert found in first["stopped"]
+    shutil.rmtree(in_the_way)
     check_resumes(tmp_path, min_evals=1)
