@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.dataset_checks import check_whole
-from hetjax.data.readers.csr_builder import CsrBuilder, row_starts, rows_of
+from hetjax.data.readers.sparse_text import csr_of
 from hetjax.recipes import by_name
 
 # sizes of public data sets, to measure speed at scale: synthetic_xmc(**SHAPES[...])
@@ -119,14 +119,10 @@ def _check_numbers(needed: dict[str, int]) -> None:
 
 def _split(rng: np.random.Generator, world: _World, rows: int) -> Split:
     """A split with `rows` rows, drawn block by block."""
-    x = CsrBuilder(len(world.feature_of_rank))
-    y = CsrBuilder(len(world.label_of_rank))
     block = max(1, int(_BLOCK / max(world.nonzeros, world.labels_per_row)))
-    for start in range(0, rows, block):
-        x_block, y_block = _draw(rng, world, min(block, rows - start))
-        x.append(rows_of(x_block))
-        y.append(rows_of(y_block))
-    return Split(x.finish(), y.finish())
+    starts = range(0, rows, block)
+    drawn = [_draw(rng, world, min(block, rows - start)) for start in starts]
+    return Split(*(sp.csr_array(sp.vstack(m, "csr")) for m in zip(*drawn, strict=True)))
 
 
 def _draw(
@@ -190,7 +186,7 @@ def _candidates(wanted: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     np.clip(wanted, 1, most, out=wanted)
     draws = 2 * wanted + 8
     row = np.repeat(np.arange(len(wanted)), draws)
-    position = np.arange(len(row)) - np.repeat(row_starts(draws)[:-1], draws)
+    position = np.arange(len(row)) - np.repeat(np.cumsum(draws) - draws, draws)
     return row, position >= np.repeat(np.ceil(_SPARE * wanted), draws)
 
 
@@ -207,5 +203,4 @@ def _distinct(
     keys = keys[(rank <= wanted[row])[first]]
     counts = np.bincount(keys // columns, minlength=len(wanted))
     ones = np.ones(len(keys), np.float32)
-    parts = ones, (keys % columns).astype(np.int32), row_starts(counts)
-    return sp.csr_array(parts, shape=(len(wanted), columns))
+    return csr_of(counts, keys % columns, ones, columns)

@@ -250,7 +250,7 @@ def test_what_is_no_place_for_a_copy(folder, cache):
 def test_the_user_s_cache_is_the_default(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("HETJAX_CACHE", str(tmp_path / "own"))
     read_image_folder(folder, size=4)
-    (copy,) = (tmp_path / "own" / "read").iterdir()
+    (copy,) = (tmp_path / "own" / "read").glob("*.lock")
     assert copy.name.startswith("pets-")
 
 

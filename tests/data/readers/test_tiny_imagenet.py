@@ -51,9 +51,9 @@ def test_the_size_is_that_of_the_originals(read):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("wnids.txt", "n01\nn02\n\nn01\n", r":4: n01 is also in line 1"),
+        ("wnids.txt", "n01\nn02\n\nn01\n", r":4: n01 occurs twice"),
         ("wnids.txt", "n01\n../n02\n", r":2: '\.\./n02' is not a WordNet id"),
-        ("wnids.txt", "\n", ": no ids, the file is empty"),
+        ("wnids.txt", "\n", ": no lines, the file is empty"),
         ("wnids.txt", b"n01\n\xff\xfe", ": not a text file"),
         (
             "val/val_annotations.txt",
@@ -67,7 +67,7 @@ def test_the_size_is_that_of_the_originals(read):
             "val_0.JPEG\tn01\nval_0.JPEG\tn02\n",
             ":2: val_0.JPEG is annotated twice",
         ),
-        ("val/val_annotations.txt", "", ": no annotations, the file is empty"),
+        ("val/val_annotations.txt", "", ": no lines, the file is empty"),
         ("val/val_annotations.txt", None, ": no such file"),
     ],
 )
