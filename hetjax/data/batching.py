@@ -176,32 +176,6 @@ def make_batch(
     return fill_bucket(split, rows, bucket, entries)
 
 
-def make_batches(
-    split: Split,
-    rows: Sequence[np.ndarray],
-    buckets: tuple[Bucket, ...],
-    *,
-    exact: bool = False,
-) -> Batch:
-    """K batches of the same number of rows, [K, ...], in the bucket of the largest."""
-    size = len(rows[0])
-    if not split.sparse:
-        bucket = size if exact else bucket_of(buckets, size).size
-        weight = np.zeros((len(rows), bucket), np.float32)
-        weight[:, :size] = 1.0
-        index = np.stack([repeated(r, bucket) for r in rows])
-        count = np.full(len(rows), size, np.float32)
-        x, y = gather_rows((split.x, split.y), index)
-        return Batch(x, y, weight, count)
-    entries = [entries_of(split, r) for r in rows]
-    lengths = [[e.lengths for e in es] for es in entries]
-    bucket = bucket_of(buckets, size, lengths, exact=exact)
-    batches = [
-        fill_bucket(split, r, bucket, e) for r, e in zip(rows, entries, strict=True)
-    ]
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
-
-
 def fill_bucket(
     split: Split, rows: np.ndarray, bucket: Bucket, entries: Sequence["Entries"]
 ) -> Batch:

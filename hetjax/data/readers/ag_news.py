@@ -21,8 +21,6 @@ from hetjax.data.readers.text_files import BYTE_ORDER_MARK, LARGE, opened
 
 FILES = {"train": "train.csv", "test": "test.csv"}
 VOCABULARY = "vocab.txt"
-SHORTEST, LONGEST = 3, 1 << 16  # [tokens] of a text
-LEAST_TOKENS = 6
 _CLASSES = 4  # world, sports, business, science and technology
 _OFFICIAL = {"train": 120_000, "test": 7_600}
 _PAD, _UNKNOWN, _START, _END, _MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"

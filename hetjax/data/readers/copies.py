@@ -106,10 +106,8 @@ def copy_folder(root: Path, options: Any, cache: str | PathLike | None) -> Path:
 
     The options are JSON data; the first identifies the reader.
     """
-    if not (cache is None or isinstance(cache, str | PathLike)) or cache == "":
-        raise ValueError(
-            f"cache={cache!r}: pass a folder, or None for the user's cache folder"
-        )
+    if cache == "":
+        raise ValueError("cache='': pass a folder, or None for the user's cache folder")
     folder = cache_folder() / "read" if cache is None else Path(cache)
     root = root.resolve()
     key = json.dumps([str(root), options, VERSION])
@@ -144,7 +142,7 @@ def load_or_write(
             try:
                 copy = _opened(place, found, verify, mode)
             except _Unusable as error:
-                warnings.warn(f"{place}: {error}; it is made again", stacklevel=5)
+                warnings.warn(f"{place}: {error}; it is made again", stacklevel=6)
             if copy is None:
                 _write(place, sources, found, write)
                 copy = _opened(place, found, verify, mode)
@@ -175,7 +173,7 @@ def _locked(place: Path) -> filelock.AcquireReturnProxy:
         return lock.acquire(timeout=0)
     except filelock.Timeout:
         why = "another process is making this copy, and this one waits for it"
-        warnings.warn(f"{place}: {why}", stacklevel=6)
+        warnings.warn(f"{place}: {why}", stacklevel=7)
         return lock.acquire()
 
 

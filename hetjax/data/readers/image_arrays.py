@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hetjax.arguments import checked
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.readers import DataError, reading
 from hetjax.data.readers.text_files import find, opened
@@ -68,6 +69,7 @@ def read_idx(path: str | PathLike) -> np.ndarray:
 
 
 @by_name
+@checked
 def read_idx_folder(folder: str | PathLike, *, name: str | None = None) -> Dataset:
     """Reads images and class ids from a folder with four files like those of MNIST.
 
@@ -167,6 +169,7 @@ _BLOCK = 5000  # images converted to floats at a time: 15 MB in addition to the 
 
 
 @by_name
+@checked
 def read_cifar(
     folder: str | PathLike, *, labels: str = "fine", name: str | None = None
 ) -> Dataset:

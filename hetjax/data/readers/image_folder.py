@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import scipy.io
 
+from hetjax.arguments import Count, checked
 from hetjax.data.dataset import Dataset, note
 from hetjax.data.readers import DataError, reading
 from hetjax.data.readers.images import (
     ImageFiles,
     ImageSplit,
-    check_arguments,
+    Side,
     raise_if_missing,
     read_images,
 )
@@ -24,14 +25,15 @@ ENDINGS = (".jpg", ".jpeg", ".png")  # of names in any case
 
 
 @by_name
+@checked
 def read_image_folder(
     folder: str | PathLike,
     *,
-    size: int = 256,
+    size: Side = 256,
     train: str = "train",
     test: str = "val",
     cache: str | PathLike | None = None,
-    workers: int | None = None,
+    workers: Count | None = None,
     verify: bool | None = None,
     name: str | None = None,
 ) -> Dataset:
@@ -56,7 +58,6 @@ def read_image_folder(
     Errors: a `DataError` names images that cannot be decoded, empty folders, classes
     without training images, and a cache folder that cannot be written.
     """
-    check_arguments(size, workers)
     folder = Path(folder)
     splits = {part: _classes(folder / part) for part in (train, test)}
     numbers = {name: number for number, name in enumerate(splits[train])}
@@ -245,12 +246,6 @@ _USE = {
     "swapped": (("tstid",), ("trnid", "valid")),
     "official": (("trnid", "valid"), ("tstid",)),
 }
-
-
-def check_split(split: str) -> None:
-    """Raises a ValueError unless it is a known way to split."""
-    if split not in _USE:
-        raise ValueError(f"split={split!r}: choose one of {', '.join(_USE)}")
 
 
 def find_flowers(folder: Path, split: str) -> ImageFiles:

@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 from tqdm import tqdm
 
+from hetjax.arguments import Bounds
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.dataset_checks import check_whole
 from hetjax.data.readers import DataError, copies
 
 NAMED = 10  # files that an error names
 LARGE = 2000  # images that take a noticeable time to decode
-_MOST_PIXELS = 4096  # of a side
+Side = Annotated[int, Bounds(low=1, high=4096)]  # [pixels]
 # more than 8 bits per color, which a conversion to RGB would truncate
 _DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
@@ -61,7 +61,6 @@ def read_images(
 
     `what` distinguishes these files from others in the same folder.
     """
-    size = int(size)  # NumPy's integers are not JSON
     splits = {"train": found.train, "test": found.test}
     every = [*found.train.paths, *found.test.paths]
 
@@ -92,13 +91,6 @@ def read_images(
         name=found.name,
         notes=found.notes,
     )
-
-
-def check_arguments(size: Any, workers: Any) -> None:
-    """Raises a ValueError unless these are numbers of pixels and of threads."""
-    check_whole("size", size, 1, _MOST_PIXELS)
-    if workers is not None:
-        check_whole("workers", workers, 1)
 
 
 def raise_if_missing(root: Path, paths: list[Path], remedy: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from hetjax.arguments import Whole, checked
 from hetjax.data.dataset import Dataset, Split, note
 from hetjax.data.readers import DataError
 from hetjax.data.readers.sparse_text import as_wide_as, read_rows, shown
@@ -26,11 +27,12 @@ _SHOWN = 10  # labels in a note, at most
 
 
 @by_name
+@checked
 def read_libsvm(
     train: str | PathLike,
     test: str | PathLike,
     *,
-    first_index: int = 1,
+    first_index: Whole = 1,
     name: str | None = None,
 ) -> Dataset:
     """Reads two libSVM files as sparse data with one class per row.

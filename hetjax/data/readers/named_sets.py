@@ -12,14 +12,14 @@ import zipfile
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+from hetjax.arguments import Bounds, Count, checked
 from hetjax.data.dataset import Dataset
-from hetjax.data.dataset_checks import check_whole
 from hetjax.data.readers import DataError, image_folder
 from hetjax.data.readers import ag_news as news
 from hetjax.data.readers import image_arrays as arrays
-from hetjax.data.readers.images import check_arguments, read_images
+from hetjax.data.readers.images import Side, read_images
 from hetjax.data.readers.text_files import SUFFIXES
 from hetjax.recipes import by_name
 
@@ -168,6 +168,7 @@ def _downloaded(source: DownloadSource) -> Path:
 
 
 @by_name
+@checked
 def mnist(*, folder: str | PathLike | None = None) -> Dataset:
     """MNIST: 60,000 + 10,000 images, x [N, 28, 28, 1] in [0, 1], y [N] of 10 digits.
 
@@ -178,6 +179,7 @@ def mnist(*, folder: str | PathLike | None = None) -> Dataset:
 
 
 @by_name
+@checked
 def fashion_mnist(*, folder: str | PathLike | None = None) -> Dataset:
     """Fashion-MNIST: 60,000 + 10,000 images, x [N, 28, 28, 1], y [N] of 10 garments.
 
@@ -190,6 +192,7 @@ def fashion_mnist(*, folder: str | PathLike | None = None) -> Dataset:
 
 
 @by_name
+@checked
 def cifar10(*, folder: str | PathLike | None = None) -> Dataset:
     """CIFAR-10: 50,000 + 10,000 images, x [N, 32, 32, 3] in [0, 1], y [N] of 10.
 
@@ -200,7 +203,12 @@ def cifar10(*, folder: str | PathLike | None = None) -> Dataset:
 
 
 @by_name
-def cifar100(*, folder: str | PathLike | None = None, labels: str = "fine") -> Dataset:
+@checked
+def cifar100(
+    *,
+    folder: str | PathLike | None = None,
+    labels: Literal["fine", "coarse"] = "fine",
+) -> Dataset:
     """CIFAR-100: as CIFAR-10, with 100 classes, or with the 20 "coarse" `labels`.
 
     Reads the binary version in `folder`, or in $HETJAX_DATA/cifar100, or downloads
@@ -212,13 +220,14 @@ def cifar100(*, folder: str | PathLike | None = None, labels: str = "fine") -> D
 
 
 @by_name
+@checked
 def flowers102(
     *,
     folder: str | PathLike | None = None,
-    size: int = 256,
-    split: str = "swapped",
+    size: Side = 256,
+    split: Literal["swapped", "official"] = "swapped",
     cache: str | PathLike | None = None,
-    workers: int | None = None,
+    workers: Count | None = None,
     verify: bool | None = None,
 ) -> Dataset:
     """Oxford Flowers102: 8,189 photographs, x [N, size, size, 3] uint8, y [N] of 102.
@@ -234,8 +243,6 @@ def flowers102(
     cache takes 1.6 GB for size=256. A `DataError` names missing or damaged files.
     Source: Nilsback and Zisserman (2008), www.robots.ox.ac.uk/~vgg/data/flowers/102.
     """
-    check_arguments(size, workers)
-    image_folder.check_split(split)
     found = image_folder.find_flowers(source_folder(_FLOWERS102, folder), split)
     return read_images(
         found,
@@ -248,12 +255,13 @@ def flowers102(
 
 
 @by_name
+@checked
 def tiny_imagenet(
     *,
     folder: str | PathLike | None = None,
-    size: int = 64,
+    size: Side = 64,
     cache: str | PathLike | None = None,
-    workers: int | None = None,
+    workers: Count | None = None,
     verify: bool | None = None,
 ) -> Dataset:
     """Tiny ImageNet: 100,000 + 10,000 images, x [N, size, size, 3] uint8, y [N] of 200.
@@ -269,7 +277,6 @@ def tiny_imagenet(
     `DataError` names missing or damaged files. Source:
     cs231n.stanford.edu/tiny-imagenet-200.zip.
     """
-    check_arguments(size, workers)
     found = image_folder.find_tiny_imagenet(source_folder(_TINY_IMAGENET, folder))
     return read_images(
         found, "tiny_imagenet", size=size, cache=cache, workers=workers, verify=verify
@@ -277,12 +284,13 @@ def tiny_imagenet(
 
 
 @by_name
+@checked
 def ag_news(
     *,
     folder: str | PathLike | None = None,
-    length: int = 256,
+    length: Annotated[int, Bounds(low=3, high=1 << 16)] = 256,
     vocabulary: str | PathLike | None = None,
-    vocabulary_size: int = 30_522,
+    vocabulary_size: Annotated[int, Bounds(low=6)] = 30_522,
     cache: str | PathLike | None = None,
 ) -> Dataset:
     r"""AG News: 120,000 + 7,600 texts as tokens, x [N, length], y [N] of 4 topics.
@@ -303,13 +311,9 @@ def ag_news(
     names the file and line of an error. Needs the package tokenizers:
     pip install "hetjax[text]". Source: Zhang, Zhao and LeCun (2015).
     """
-    check_whole("length", length, news.SHORTEST, news.LONGEST)
-    check_whole("vocabulary_size", vocabulary_size, news.LEAST_TOKENS)
-    if not (vocabulary is None or isinstance(vocabulary, str | PathLike)):
-        raise ValueError(f"vocabulary={vocabulary!r}: pass the path of a vocab.txt")
     news.tokenizers_package()
     root = source_folder(_AG_NEWS, folder)
     if vocabulary is None and (root / news.VOCABULARY).is_file():
         vocabulary = root / news.VOCABULARY
-    chosen = int(vocabulary_size) if vocabulary is None else Path(vocabulary)
-    return news.read_tokens(root, int(length), chosen, cache)
+    chosen = vocabulary_size if vocabulary is None else Path(vocabulary)
+    return news.read_tokens(root, length, chosen, cache)

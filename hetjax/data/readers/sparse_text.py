@@ -45,8 +45,6 @@ def read_rows(
     `labels_of` raises a ValueError for labels that are wrong; `comments` from "#" to a
     line's end are removed.
     """
-    if first_index < 0:
-        raise ValueError(f"first_index is {first_index}; it must be 0 or more")
     found = []
     for first_line, lines in chunks(path):
         if skip_header and first_line == 1:
@@ -122,7 +120,7 @@ def csr_of(
 def as_wide_as(matrix: sp.csr_array, columns: int) -> sp.csr_array:
     """The matrix with another number of columns, without copying."""
     parts = matrix.data, matrix.indices, matrix.indptr
-    return sp.csr_array(parts, shape=(matrix.shape[0], columns))
+    return sp.csr_array(parts, shape=(len(matrix.indptr) - 1, columns))
 
 
 def _check_line(

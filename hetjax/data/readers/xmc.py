@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from hetjax.arguments import Whole, checked
 from hetjax.data.dataset import Dataset, Split, note
 from hetjax.data.readers import DataError, copies, text_files
 from hetjax.data.readers.sparse_text import (
@@ -39,11 +40,12 @@ class _Header(NamedTuple):
 
 
 @by_name
+@checked
 def read_xmc(
     train: str | PathLike,
     test: str | PathLike,
     *,
-    first_index: int = 0,
+    first_index: Whole = 0,
     name: str | None = None,
     cache: bool | str | PathLike | None = None,
 ) -> Dataset:
@@ -78,10 +80,11 @@ def read_xmc(
 
 
 @by_name
+@checked
 def read_folder(
     path: str | PathLike,
     *,
-    first_index: int = 0,
+    first_index: Whole = 0,
     name: str | None = None,
     cache: bool | str | PathLike | None = None,
 ) -> Dataset:
@@ -97,10 +100,6 @@ def _from_copy(
     read: Callable[[], Dataset],
 ) -> Dataset | None:
     """The data set in its cached copy, written first; None if there is to be none."""
-    if not (cache is None or isinstance(cache, bool | str | PathLike)) or cache == "":
-        raise ValueError(
-            f"cache={cache!r}: pass a folder, True, False, or None for large files only"
-        )
     size = sum(path.stat().st_size for path in paths if path.is_file())
     if cache is False or (cache is None and size < text_files.LARGE):
         return None

@@ -237,13 +237,13 @@ def test_folders_without_what_was_looked_for(tmp_path, files, message):
     ],
 )
 def test_arguments(read, argument, value):
-    with pytest.raises(ValueError, match=rf"^{argument} is {value!r}; it must be"):
+    with pytest.raises(ValueError, match=rf"^{argument}={value!r}: pass"):
         read(**{argument: value})
 
 
 @pytest.mark.parametrize("cache", ["", 1, True])
 def test_what_is_no_place_for_a_copy(folder, cache):
-    with pytest.raises(ValueError, match=f"cache={cache!r}: pass a folder, or None"):
+    with pytest.raises(ValueError, match=f"cache={cache!r}: pass a "):
         read_image_folder(folder, size=4, cache=cache)
 
 

@@ -178,7 +178,7 @@ def test_other_errors(tmp_path, read):
     (tmp_path / "bare").write_text("1\n2\n")
     with pytest.raises(DataError, match="bare: there are no features"):
         read_libsvm(tmp_path / "bare", tmp_path / "bare")
-    with pytest.raises(ValueError, match="first_index is -1"):
+    with pytest.raises(ValueError, match="first_index=-1"):
         read("1 1:1\n", first_index=-1)
 
 

@@ -136,7 +136,7 @@ def test_features_may_count_from_one(tmp_path):
         DataError, match="bad.txt:2: feature 0 is outside 1..3; numbered from zero"
     ):
         read_xmc(path, bad, first_index=1)
-    with pytest.raises(ValueError, match="first_index is -1"):
+    with pytest.raises(ValueError, match="first_index=-1"):
         read_xmc(path, path, first_index=-1)
 
 

@@ -73,9 +73,9 @@ def test_a_copy_is_not_parsed_and_not_copied_into_memory(folder, cache, parsed):
         assert isinstance(array, np.memmap)
 
 
-@pytest.mark.parametrize("cache", [0, 1, "", 2.5])
+@pytest.mark.parametrize("cache", ["", 2.5])
 def test_what_is_no_place_for_a_copy(folder, cache):
-    with pytest.raises(ValueError, match=f"cache={cache!r}: pass a folder, True"):
+    with pytest.raises(ValueError, match=f"cache={cache!r}: pass "):
         read_folder(folder, cache=cache)
 
 
