@@ -14,12 +14,11 @@ from hetjax.data.batching import (
     Batch,
     Bucket,
     bucket_of,
-    entries_of,
     fill_bucket,
+    lengths_of,
     repeated,
-    stored,
 )
-from hetjax.data.columns import gather_rows, sparse_leaves
+from hetjax.data.columns import gather_rows
 from hetjax.data.dataset import Split
 
 Rows = Sequence[np.ndarray]  # of the split, one array per step
@@ -44,12 +43,8 @@ def common_bucket(
             "would be padded, and padding would change the model's batch statistics: "
             'use one batch size for all workers, or placement="threads"'
         )
-    matrices = sparse_leaves((split.x, split.y))
     lengths = [
-        [stored(matrix, r) for matrix in matrices]
-        for of_worker in rows
-        for r in of_worker
-        if matrices
+        lengths_of((split.x, split.y), r) for of_worker in rows for r in of_worker
     ]
     return bucket_of(buckets, max(sizes, default=1), lengths, exact=exact)
 
@@ -99,7 +94,7 @@ def _sparse(
     split: Split, rows: Sequence[Rows], shape: tuple[int, ...], bucket: Bucket
 ) -> Batch:
     def batch(r: np.ndarray) -> Batch:
-        return fill_bucket(split, r, bucket, entries_of(split, r))
+        return fill_bucket(split, r, bucket)
 
     none = batch(np.zeros(0, np.int64))._replace(count=np.float32(1))
     each = [
