@@ -55,20 +55,23 @@ def read_tokens(
             raise DataError(f"{path}: no such file; download it to this folder, too")
     own = [vocabulary] if isinstance(vocabulary, Path) else []
 
-    def write(writer: copies.CopyWriter) -> None:
+    def write(folder: Path) -> dict[str, Any]:
         splits = {name: read_texts(path) for name, path in paths.items()}
-        writer.reserve(2 * length * sum(len(split.texts) for split in splits.values()))
+        number = sum(len(split.texts) for split in splits.values())
+        copies.check_space(folder, 2 * length * number)
         if isinstance(vocabulary, Path):
             tokens = read_vocabulary(vocabulary)
         else:
             tokens = train_vocabulary(splits["train"].texts, vocabulary)
             lines = "".join(f"{token}\n" for token in tokens)
-            writer.file(VOCABULARY, [lines.encode()])
+            (folder / VOCABULARY).write_bytes(lines.encode())
         for name, (texts, labels) in splits.items():
             dtype = np.uint16 if len(tokens) <= 1 << 16 else np.int32
             parts = encoded(texts, tokens, length, name)
-            writer.array(f"{name}_x", (len(texts), length), dtype, parts)
-            writer.array(f"{name}_y", labels.shape, np.int32, [labels])
+            shape = len(texts), length
+            copies.write_array(folder / f"{name}_x.npy", shape, dtype, parts)
+            np.save(folder / f"{name}_y", labels)
+        return {}
 
     chosen = [str(path.resolve()) for path in own] or vocabulary
     place = copies.copy_folder(root, ["ag_news", length, chosen], cache)

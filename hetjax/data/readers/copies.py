@@ -13,15 +13,13 @@ compared, unless `verify` says otherwise.
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import shutil
 import warnings
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -56,49 +54,29 @@ class Copy(NamedTuple):
     facts: dict[str, Any]  # of the writer
 
 
-class CopyWriter:
-    """Writes the files of a copy, and records the checksums of their blocks."""
-
-    def __init__(self, folder: Path):
-        """`folder` is empty, and only this process writes into it."""
-        self.folder = folder
-        self.files: dict[str, list[list[int]]] = {}  # [bytes] and CRC-32 of blocks
-        self.facts: dict[str, Any] = {}  # JSON data to store with the arrays
-
-    def reserve(self, needed: int) -> None:
-        """Raises an OSError if so many bytes are not free, before hours of work."""
-        free = shutil.disk_usage(self.folder).free
-        if free < needed:
-            raise OSError(
-                f"it needs {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free"
-            )
-
-    def array(
-        self, name: str, shape: tuple[int, ...], dtype: Any, parts: Iterable[np.ndarray]
-    ) -> None:
-        """Write an array as NAME.npy; `parts` are its rows, in order."""
-        kind = np.lib.format.dtype_to_descr(np.dtype(dtype))
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(
-            header, {"descr": kind, "fortran_order": False, "shape": shape}
+def check_space(folder: Path, needed: int) -> None:
+    """Raises an OSError if so many bytes are not free, before hours of work."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(
+            f"it needs {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free"
         )
-        rows = (np.ascontiguousarray(part, dtype).reshape(-1) for part in parts)
-        content = chain([header.getvalue()], (row.view(np.uint8).data for row in rows))
-        self.file(f"{name}.npy", content)
 
-    def file(self, name: str, parts: Iterable[Any]) -> None:
-        """Write a file of bytes.
 
-        Writing through a memory map would turn a full disk into a signal that ends the
-        process, instead of an OSError.
-        """
-        self.files[name] = blocks = []
-        with (self.folder / name).open("xb") as file:
-            for part in parts:
-                for start in range(0, len(part), BLOCK):
-                    block = part[start : start + BLOCK]
-                    file.write(block)
-                    blocks.append([len(block), zlib.crc32(block)])
+def write_array(
+    path: Path, shape: tuple[int, ...], dtype: Any, parts: Iterable[np.ndarray]
+) -> None:
+    """Write an array as a .npy file; `parts` are its rows, in order.
+
+    Writing through a memory map would turn a full disk into a signal that ends the
+    process, instead of an OSError.
+    """
+    kind = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    described = {"descr": kind, "fortran_order": False, "shape": shape}
+    with path.open("xb") as file:
+        np.lib.format.write_array_header_1_0(file, described)
+        for part in parts:
+            file.write(np.ascontiguousarray(part, dtype).data)
 
 
 def copy_folder(root: Path, options: Any, cache: str | PathLike | None) -> Path:
@@ -118,16 +96,17 @@ def copy_folder(root: Path, options: Any, cache: str | PathLike | None) -> Path:
 def load_or_write(
     place: Path,
     sources: Iterable[Path],
-    write: Callable[[CopyWriter], None],
+    write: Callable[[Path], dict[str, Any]],
     *,
     verify: bool | None = None,
     mode: Literal["r", "c"] = "r",
 ) -> Copy:
     """The copy of these files in the folder `place`; written first if there is none.
 
-    One of several processes writes it, and the others wait. `verify` True compares all
-    blocks, False only the sizes of files, and None decides by the size. `mode` is that
-    of the memory maps. If the copy cannot be written, `CannotWrite` gives the reason.
+    `write` puts .npy and other files into a folder, and returns facts as JSON data. One
+    of several processes writes, and the others wait. `verify` True compares all blocks,
+    False the first ones and the sizes of files, and None decides by the size. `mode` is
+    that of the memory maps. If nothing can be written, `CannotWrite` gives the reason.
     """
     sources = list(sources)
     with contextlib.suppress(OSError, _Unusable):  # reported below, with the lock held
@@ -181,19 +160,21 @@ def _write(
     place: Path,
     sources: list[Path],
     fingerprint: str,
-    write: Callable[[CopyWriter], None],
+    write: Callable[[Path], dict[str, Any]],
 ) -> None:
     """Write the copy whole, or not at all; the lock must be held."""
     partial = Path(f"{place}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     partial.mkdir()
     try:
-        writer = CopyWriter(partial)
-        write(writer)
+        facts = write(partial)
         if _fingerprint(sources) != fingerprint:
             raise DataError(f"{place}: the files changed during reading; start again")
-        about = {"sources": fingerprint, "files": writer.files, "facts": writer.facts}
-        text = json.dumps(about)
+        files = {
+            path.name: [path.stat().st_size, _checksums(path, range(_blocks(path)))]
+            for path in partial.iterdir()
+        }
+        text = json.dumps({"sources": fingerprint, "files": files, "facts": facts})
         (partial / ABOUT).write_text(f"{zlib.crc32(text.encode())}\n{text}")
         shutil.rmtree(place, ignore_errors=True)  # damaged, or of other sources
         partial.rename(place)
@@ -215,16 +196,22 @@ def _opened(
         about = json.loads(text)
         if about["sources"] != fingerprint:
             return None
-        total = sum(n for blocks in about["files"].values() for n, _ in blocks)
-        if verify is None:
-            verify = total <= WHOLE or None
-        for name, blocks in about["files"].items():
-            _compare(
-                place / name, blocks, {True: None, False: 0, None: SAMPLED}[verify]
+        files = about["files"]
+        if verify is None and sum(size for size, _ in files.values()) <= WHOLE:
+            verify = True
+        for name, (size, checksums) in files.items():
+            chosen = _compared(len(checksums), verify)
+            same = (place / name).stat().st_size == size and all(
+                checksums[block] == found
+                for block, found in zip(
+                    chosen, _checksums(place / name, chosen), strict=True
+                )
             )
+            if not same:
+                raise _Unusable(f"{name} is damaged")
         arrays = {
             name.removesuffix(".npy"): np.load(place / name, mmap_mode=mode)
-            for name in about["files"]
+            for name in files
             if name.endswith(".npy")
         }
     except (OSError, ValueError) as error:
@@ -232,26 +219,25 @@ def _opened(
     return Copy(place, arrays, about["facts"])
 
 
-def _compare(path: Path, blocks: list[list[int]], at_most: int | None) -> None:
-    """Raises `_Unusable` unless the file matches its checksums.
+def _compared(blocks: int, verify: bool | None) -> Sequence[int]:
+    """The blocks to compare: all, the first with an array's header, or some (None)."""
+    if verify is None:
+        return sorted({int(k) for k in np.linspace(0, blocks - 1, SAMPLED)})
+    return range(blocks if verify else min(1, blocks))
 
-    Always compares the first block, an array's header, and `at_most` of the others;
-    None for all.
-    """
-    lengths = np.array([length for length, _ in blocks], np.int64)
-    if path.stat().st_size != lengths.sum():
-        raise _Unusable(f"{path.name} is damaged (another size)")
-    starts = np.cumsum(lengths) - lengths
-    chosen = range(len(blocks))
-    if at_most is not None:
-        chosen = np.linspace(1, len(blocks) - 1, min(at_most, len(blocks) - 1))
-        chosen = [0, *sorted({int(block) for block in chosen})]
 
-    def is_same(block: int) -> bool:
+def _blocks(path: Path) -> int:
+    """The number of blocks of a file."""
+    return -(-path.stat().st_size // BLOCK)
+
+
+def _checksums(path: Path, blocks: Iterable[int]) -> list[int]:
+    """CRC-32 of each of these blocks of a file."""
+
+    def checksum(block: int) -> int:
         with path.open("rb") as file:  # a mapped file would count as memory in use
-            file.seek(starts[block])
-            return zlib.crc32(file.read(lengths[block])) == blocks[block][1]
+            file.seek(block * BLOCK)
+            return zlib.crc32(file.read(BLOCK))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # checksums release the GIL
-        if not all(pool.map(is_same, chosen)):
-            raise _Unusable(f"{path.name} is damaged")
+        return list(pool.map(checksum, blocks))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -64,8 +64,8 @@ def read_images(
     splits = {"train": found.train, "test": found.test}
     every = [*found.train.paths, *found.test.paths]
 
-    def write(writer: copies.CopyWriter) -> None:
-        writer.reserve(len(every) * 3 * size * size)
+    def write(folder: Path) -> dict[str, Any]:
+        copies.check_space(folder, len(every) * 3 * size * size)
         hidden = True if len(every) < LARGE else None  # None: unless a terminal
         failures: list[str] = []
         with tqdm(
@@ -74,12 +74,13 @@ def read_images(
             for name, split in splits.items():
                 parts = _blocks(split.paths, size, workers, bar, failures)
                 shape = len(split.paths), size, size, 3
-                writer.array(f"{name}_x", shape, np.uint8, parts)
+                copies.write_array(folder / f"{name}_x.npy", shape, np.uint8, parts)
         if failures:
             raise DataError(
                 f"{found.root}: {len(failures):,} of {len(every):,} images cannot be "
                 f"used: {_first(failures)}. Fetch them again, or remove them"
             )
+        return {}
 
     place = copies.copy_folder(found.root, [what, size], cache)
     sources = [*found.others, *every]

@@ -8,10 +8,10 @@ import dataclasses
 import functools
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -104,12 +104,15 @@ def _from_copy(
     if cache is False or (cache is None and size < text_files.LARGE):
         return None
 
-    def write(writer: copies.CopyWriter) -> None:
+    def write(folder: Path) -> dict[str, Any]:
         data = read()
-        for name, array in _arrays(data):
-            writer.array(name, array.shape, array.dtype, [array])
-        writer.facts = {"features": data.num_features, "labels": data.num_classes}
-        writer.facts["notes"] = data.notes
+        for split in ("train", "test"):
+            for axis in ("x", "y"):
+                matrix = getattr(getattr(data, split), axis)
+                for part in _PARTS:
+                    np.save(folder / f"{split}_{axis}_{part}", getattr(matrix, part))
+        sizes = {"features": data.num_features, "labels": data.num_classes}
+        return {**sizes, "notes": data.notes}
 
     options = ["xmc", *(str(path.resolve()) for path in paths), int(first_index)]
     folder = copies.copy_folder(
@@ -133,14 +136,6 @@ def _from_copy(
             matrices[-1].has_canonical_format = True
         splits.append(Split(*matrices))
     return Dataset(*splits, num_classes=labels, notes=tuple(copy.facts["notes"]))
-
-
-def _arrays(data: Dataset) -> Iterator[tuple[str, np.ndarray]]:
-    for split in ("train", "test"):
-        for axis in ("x", "y"):
-            for part in _PARTS:
-                matrix = getattr(getattr(data, split), axis)
-                yield f"{split}_{axis}_{part}", getattr(matrix, part)
 
 
 def _read(paths: tuple[Path, Path], first_index: int) -> Dataset:

@@ -207,7 +207,7 @@ def test_one_more_class_among_the_test_images(folder, read):
     with pytest.raises(DataError, match=r"val.dog: .*train has no class of that name"):
         read(size=4)
     write_image(folder / "val" / "emu" / "a.jpg", 9, 9)
-    with pytest.raises(DataError, match=r"nor of 1 other\)"):
+    with pytest.raises(DataError, match=r"of 2 such\)"):
         read(size=4)
 
 
