@@ -3,7 +3,8 @@
 If `folder` is given, a function looks only there. Otherwise it looks in
 $HETJAX_DATA/NAME, where NAME is the function's name, and then downloads into the user's
 cache. Downloads are checked against the published checksums. The user's files are not,
-since they may be packed differently.
+since they may be packed differently. A `DataError` says which files were looked for,
+and where.
 """
 
 import os
@@ -172,8 +173,7 @@ def _downloaded(source: DownloadSource) -> Path:
 def mnist(*, folder: str | PathLike | None = None) -> Dataset:
     """MNIST: 60,000 + 10,000 images, x [N, 28, 28, 1] in [0, 1], y [N] of 10 digits.
 
-    Reads `folder`, or $HETJAX_DATA/mnist, or downloads 12 MB. A `DataError` says which
-    files were looked for, and where.
+    Reads `folder`, or $HETJAX_DATA/mnist, or downloads 12 MB.
     """
     return arrays.read_idx_folder(source_folder(_MNIST, folder), name="mnist")
 
@@ -183,8 +183,7 @@ def mnist(*, folder: str | PathLike | None = None) -> Dataset:
 def fashion_mnist(*, folder: str | PathLike | None = None) -> Dataset:
     """Fashion-MNIST: 60,000 + 10,000 images, x [N, 28, 28, 1], y [N] of 10 garments.
 
-    Reads `folder`, or $HETJAX_DATA/fashion_mnist, or downloads 31 MB. A `DataError`
-    says which files were looked for, and where.
+    Reads `folder`, or $HETJAX_DATA/fashion_mnist, or downloads 31 MB.
     """
     return arrays.read_idx_folder(
         source_folder(_FASHION_MNIST, folder), name="fashion_mnist"
@@ -196,8 +195,7 @@ def fashion_mnist(*, folder: str | PathLike | None = None) -> Dataset:
 def cifar10(*, folder: str | PathLike | None = None) -> Dataset:
     """CIFAR-10: 50,000 + 10,000 images, x [N, 32, 32, 3] in [0, 1], y [N] of 10.
 
-    Reads the binary version in `folder`, or in $HETJAX_DATA/cifar10, or downloads
-    170 MB. A `DataError` says which files were looked for, and where.
+    Reads the binary version in `folder`, or $HETJAX_DATA/cifar10, or downloads 170 MB.
     """
     return arrays.read_cifar_version(arrays.CIFAR10, source_folder(_CIFAR10, folder))
 
@@ -211,8 +209,7 @@ def cifar100(
 ) -> Dataset:
     """CIFAR-100: as CIFAR-10, with 100 classes, or with the 20 "coarse" `labels`.
 
-    Reads the binary version in `folder`, or in $HETJAX_DATA/cifar100, or downloads
-    169 MB. A `DataError` says which files were looked for, and where.
+    Reads the binary version in `folder`, or $HETJAX_DATA/cifar100, or downloads 169 MB.
     """
     return arrays.read_cifar_version(
         arrays.CIFAR100, source_folder(_CIFAR100, folder), labels=labels

@@ -321,7 +321,7 @@ def test_what_a_killed_process_leaves_is_no_copy(read, cache, monkeypatch, opene
 
 FAILURES = {
     "no folder": lambda cache, patch: cache.write_text("a file"),
-    "a full disk": lambda cache, patch: patch.setattr(copies.zlib, "crc32", refuse),
+    "a full disk": lambda cache, patch: patch.setattr(copies, "check_space", refuse),
     "no renaming": lambda cache, patch: patch.setattr(copies.Path, "rename", refuse),
     "no locks": lambda cache, patch: patch.setattr(copies.filelock, "FileLock", refuse),
 }
