@@ -1,7 +1,8 @@
 """Lines of sparse text, `label,label index:value index:value ...`, as numbers.
 
-A plain loop over the lines is as fast as scikit-learn's svmlight reader, which names no
-line in its errors, refuses unsorted features, and drops rows without content.
+A plain loop over the lines has 0.7 times the speed of scikit-learn's svmlight reader,
+which names no line in its errors, refuses unsorted features, and drops empty rows: this
+loop would be needed beside it.
 """
 
 import re
