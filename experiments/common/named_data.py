@@ -17,7 +17,7 @@ from flax import nnx
 
 import hetjax as hj
 from experiments.common import pipelines
-from hetjax.data.readers import cifar, image_folder, tiny_imagenet
+from hetjax.data.readers import image_arrays, image_folder
 
 NAMED: dict[str, Callable[[], hj.data.Dataset]] = {
     "digits": hj.data.digits,
@@ -128,10 +128,10 @@ def _in_folder(folder: Path, given: dict[str, Any]) -> hj.data.Dataset:
             return hj.data.read_libsvm(*pair, **{"name": folder.name, **given})
     if any(folder.glob("train-images*")):
         return hj.data.read_idx_folder(folder)
-    if any(cifar.find(folder, version) for version in (cifar.CIFAR10, cifar.CIFAR100)):
+    if image_arrays.find_cifar(folder):
         return hj.data.read_cifar(folder)
     if image_folder.has_image_folders(folder):
-        if (folder / tiny_imagenet.IDS).is_file():
+        if (folder / image_folder.IDS).is_file():
             return hj.data.tiny_imagenet(folder=folder)
         return hj.data.read_image_folder(folder)
     return hj.data.read_folder(folder, **given)

@@ -7,8 +7,11 @@ from hetjax.data.from_sources import from_source
 from hetjax.data.labels import commonest_labels
 from hetjax.data.partition import dirichlet, iid
 from hetjax.data.readers import DataError
-from hetjax.data.readers.cifar import read_cifar
-from hetjax.data.readers.idx import read_idx, read_idx_folder
+from hetjax.data.readers.image_arrays import (
+    read_cifar,
+    read_idx,
+    read_idx_folder,
+)
 from hetjax.data.readers.image_folder import read_image_folder
 from hetjax.data.readers.libsvm import read_libsvm
 from hetjax.data.readers.named_sets import (

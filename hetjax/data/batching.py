@@ -82,6 +82,11 @@ def _capacities(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.minimum(rounded, [_most(counts, int(b)) for b in sizes]).astype(int)
 
 
+def lengths_of(column: Any, rows: np.ndarray) -> list[np.ndarray]:
+    """[rows] the number of stored entries of these rows, for each sparse array."""
+    return [m.indptr[rows + 1] - m.indptr[rows] for m in sparse_leaves(column)]
+
+
 def bucket_of(
     buckets: tuple[Bucket, ...],
     n: int,
@@ -112,9 +117,11 @@ def bucket_of(
             f"a batch of {n} examples is larger than the largest bucket, of "
             f"{last.size}: pass a larger batch_size"
         )
-    # an example may occur twice in a batch that spans two epochs
-    grown = map(_grown, last.capacities, needed(last.size))
-    return Bucket(n if exact else last.size, tuple(grown))
+    capacities = list(last.capacities)
+    for k, entries in enumerate(needed(last.size)):
+        while capacities[k] < entries:  # an example twice, in a batch of two epochs
+            capacities[k] = int(np.ceil(capacities[k] * RATIO))
+    return Bucket(n if exact else last.size, tuple(capacities))
 
 
 class Need(NamedTuple):
@@ -143,17 +150,9 @@ class Need(NamedTuple):
 def _shortest(lengths: Sequence[np.ndarray]) -> int:
     """The index of the example that padding repeats: the one with the fewest entries.
 
-    Any example would do: if the loss of the batch is finite, that of its padding is,
-    too.
+    Any example would do: if the loss of the batch is finite, so is that of its padding.
     """
     return int(np.argmin(sum(lengths)))
-
-
-def _grown(capacity: int, needed: int) -> int:
-    """The capacity, grown by `RATIO` until it suffices."""
-    while capacity < needed:
-        capacity = int(np.ceil(capacity * RATIO))
-    return capacity
 
 
 def make_batch(
@@ -170,59 +169,26 @@ def make_batch(
     BCOO. `exact` pads only non-zeros, not the number of examples (for models in which
     padding would change the batch statistics).
     """
-    entries = entries_of(split, rows)
-    lengths = [[e.lengths for e in entries]]
-    bucket = bucket_of(buckets, len(rows), lengths, exact=exact)
-    return fill_bucket(split, rows, bucket, entries)
+    lengths = [lengths_of((split.x, split.y), rows)]
+    return fill_bucket(split, rows, bucket_of(buckets, len(rows), lengths, exact=exact))
 
 
-def make_batches(
-    split: Split,
-    rows: Sequence[np.ndarray],
-    buckets: tuple[Bucket, ...],
-    *,
-    exact: bool = False,
-) -> Batch:
-    """K batches of the same number of rows, [K, ...], in the bucket of the largest."""
-    size = len(rows[0])
-    if not split.sparse:
-        bucket = size if exact else bucket_of(buckets, size).size
-        weight = np.zeros((len(rows), bucket), np.float32)
-        weight[:, :size] = 1.0
-        index = np.stack([repeated(r, bucket) for r in rows])
-        count = np.full(len(rows), size, np.float32)
-        x, y = gather_rows((split.x, split.y), index)
-        return Batch(x, y, weight, count)
-    entries = [entries_of(split, r) for r in rows]
-    lengths = [[e.lengths for e in es] for es in entries]
-    bucket = bucket_of(buckets, size, lengths, exact=exact)
-    batches = [
-        fill_bucket(split, r, bucket, e) for r, e in zip(rows, entries, strict=True)
-    ]
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
-
-
-def fill_bucket(
-    split: Split, rows: np.ndarray, bucket: Bucket, entries: Sequence["Entries"]
-) -> Batch:
-    """A batch in the shape of a bucket, from the entries of its sparse arrays."""
+def fill_bucket(split: Split, rows: np.ndarray, bucket: Bucket) -> Batch:
+    """The batch of these rows of a split, in the shape of a bucket."""
     n = len(rows)
     weight = (np.arange(bucket.size) < n).astype(np.float32)
-    if entries and 0 < n < bucket.size:
-        shortest, more = _shortest([e.lengths for e in entries]), bucket.size - n
-        rows = np.append(rows, np.repeat(rows[shortest], more))
-        entries = [e.repeating(shortest, more) for e in entries]
+    lengths = lengths_of((split.x, split.y), rows)
+    if lengths and 0 < n < bucket.size:
+        padding = np.full(bucket.size - n, rows[_shortest(lengths)])
+        rows = np.append(rows, padding)
     if sp.issparse(split.y):  # sets of labels: the last of the sparse arrays
-        *others, labels = entries
-        weight[:n] = labels.lengths[:n] > 0
-        share = (1.0 / np.maximum(labels.lengths, 1)).astype(np.float32)
-        entries = [*others, labels._replace(data=np.repeat(share, labels.lengths))]
+        weight[:n] = lengths[-1] > 0
     leaves, structure = jax.tree.flatten((split.x, split.y))
     dense = [leaf for leaf in leaves if not sp.issparse(leaf)]
     found = iter(gather_rows(dense, repeated(rows, bucket.size)))
-    each = zip(entries, bucket.capacities, strict=True)
+    capacities = iter(bucket.capacities)
     arrays = [
-        _bcoo(*next(each), (bucket.size, leaf.shape[1]))
+        _bcoo(leaf, rows, next(capacities), bucket.size, shares=leaf is split.y)
         if sp.issparse(leaf)
         else next(found)
         for leaf in leaves
@@ -238,15 +204,9 @@ def repeated(rows: np.ndarray, size: int) -> np.ndarray:
 
 def nonzeros_counter(split: Split) -> Callable[[Sequence[np.ndarray]], list[int]]:
     """Return a function: rows of each batch -> non-zeros in its inputs, 0 if dense."""
-    matrices = sparse_leaves(split.x)
-    if not matrices:
-        return lambda rows: [0] * len(rows)
-    return lambda rows: [sum(int(stored(m, r).sum()) for m in matrices) for r in rows]
-
-
-def stored(matrix: sp.csr_array, rows: np.ndarray) -> np.ndarray:
-    """[rows] the number of stored entries of each of these rows."""
-    return matrix.indptr[rows + 1] - matrix.indptr[rows]
+    return lambda rows: [
+        sum(int(n.sum()) for n in lengths_of(split.x, r)) for r in rows
+    ]
 
 
 def nonzeros_per_example(split: Split) -> float:
@@ -255,45 +215,29 @@ def nonzeros_per_example(split: Split) -> float:
     return 0.0 if stored is None else float(stored.mean())
 
 
-class Entries(NamedTuple):
-    """The stored entries of some rows of a CSR matrix, row after row."""
+def _bcoo(
+    matrix: Any, rows: np.ndarray, capacity: int, size: int, *, shares: bool
+) -> BCOO:
+    """The rows of a CSR matrix, followed by entries outside of the shape.
 
-    data: np.ndarray
-    columns: np.ndarray
-    lengths: np.ndarray  # [rows]
-
-    def repeating(self, row: int, times: int) -> "Entries":
-        """The entries, followed by those of one row `times` times."""
-        start = int(self.lengths[:row].sum())
-        of_row = slice(start, start + int(self.lengths[row]))
-        return Entries(
-            np.append(self.data, np.tile(self.data[of_row], times)),
-            np.append(self.columns, np.tile(self.columns[of_row], times)),
-            np.append(self.lengths, np.repeat(self.lengths[row], times)),
-        )
-
-
-def entries_of(split: Split, rows: np.ndarray) -> list[Entries]:
-    """The stored entries of these rows, for each sparse array of x and then of y."""
-    return [_entries(matrix, rows) for matrix in sparse_leaves((split.x, split.y))]
-
-
-def _entries(matrix: sp.csr_array, rows: np.ndarray) -> Entries:
-    start, lengths = matrix.indptr[rows], stored(matrix, rows)
+    With `shares`, each entry is one over the number of its row's entries.
+    """
+    (lengths,) = lengths_of(matrix, rows)
     # position of every entry: its row's start, plus its place in the row
     first = np.cumsum(lengths) - lengths
-    place = np.arange(lengths.sum()) + np.repeat(start - first, lengths)
-    return Entries(matrix.data[place], matrix.indices[place], lengths)
-
-
-def _bcoo(entries: Entries, capacity: int, shape: tuple[int, int]) -> BCOO:
-    n = len(entries.data)
+    n = int(lengths.sum())
+    place = np.arange(n) + np.repeat(matrix.indptr[rows] - first, lengths)
     data = np.zeros(capacity, np.float32)
-    data[:n] = entries.data
+    if shares:
+        share = (1.0 / np.maximum(lengths, 1)).astype(np.float32)
+        data[:n] = np.repeat(share, lengths)
+    else:
+        data[:n] = matrix.data[place]
+    shape = size, matrix.shape[1]
     indices = np.empty((capacity, 2), np.int32)
     indices[n:] = shape
-    indices[:n, 0] = np.repeat(np.arange(len(entries.lengths)), entries.lengths)
-    indices[:n, 1] = entries.columns
+    indices[:n, 0] = np.repeat(np.arange(len(rows)), lengths)
+    indices[:n, 1] = matrix.indices[place]
     return jax.tree.unflatten(_structure(shape), (data, indices))
 
 

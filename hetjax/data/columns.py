@@ -84,14 +84,14 @@ def stored_per_row(column: Any) -> np.ndarray | None:
 def take_rows(column: Any, rows: np.ndarray) -> Any:
     """The column of these rows: copies of leaves in memory, views of all others."""
     rows = np.asarray(rows)
-    known: dict[Any, np.ndarray] = {}  # so that fields of one source share their rows
+    known: dict[int, np.ndarray] = {}  # fields of one source share their rows
 
     def one(leaf: Any) -> Any:
-        if isinstance(leaf, Field):
-            return leaf.take(rows, known)
-        if isinstance(leaf, RowsView):
-            return RowsView(leaf.base, leaf.rows[rows])
-        return leaf[rows] if in_memory(leaf) else RowsView(leaf, rows)
+        if in_memory(leaf):
+            return leaf[rows]
+        if not isinstance(leaf, RowsView):
+            return RowsView(leaf, rows)
+        return RowsView(leaf.base, known.setdefault(id(leaf.rows), leaf.rows[rows]))
 
     return jax.tree.map(one, column)
 
@@ -101,17 +101,20 @@ def gather_rows(column: Any, index: np.ndarray) -> Any:
 
     Fields of one source are read together, once.
     """
-    read: dict[Any, Any] = {}
+    read: dict[tuple[int, int], list[np.ndarray]] = {}
 
     def one(leaf: Any) -> np.ndarray:
         if type(leaf) is np.ndarray:  # `take` is twice as fast as indexing
             return np.take(leaf, index, axis=0)
-        if not isinstance(leaf, Field):
-            return _fitting(np.asarray(leaf[index]))
-        key = leaf.rows_key
+        base, rows, part = leaf, index, None
+        if isinstance(leaf, RowsView):
+            base, rows, part = leaf.base, leaf.rows[index], leaf.rows
+        if not isinstance(base, Field):
+            return _fitting(np.asarray(base[rows]))
+        key = id(base.source), id(part)
         if key not in read:
-            read[key] = leaf.read(index)
-        return _fitting(read[key][leaf.leaf])
+            read[key] = base.source.read(rows)
+        return _fitting(read[key][base.leaf])
 
     return jax.tree.map(one, column)
 
@@ -138,21 +141,15 @@ def describe(name: str, column: Any) -> str:
     return ", ".join(found)
 
 
-def sampled_rows(leaf: Any) -> np.ndarray:
-    """Evenly spaced rows, for the checksum of a leaf that is not in memory."""
-    number = min(SAMPLED, leaf.shape[0])
-    rows = np.unique(np.linspace(0, leaf.shape[0] - 1, number).astype(np.int64))
-    return np.ascontiguousarray(gather_rows(leaf, rows))
-
-
 def leaf_checksum(leaf: Any) -> int:
-    """CRC-32 of a leaf: of all of it, or of sampled rows if it is not in memory."""
+    """CRC-32 of a leaf: of all of it, or of evenly spaced rows if not in memory."""
+    parts: tuple[Any, ...] = (leaf,)
     if not in_memory(leaf):
-        parts = (sampled_rows(leaf),)
+        number = min(SAMPLED, leaf.shape[0])
+        rows = np.unique(np.linspace(0, leaf.shape[0] - 1, number).astype(np.int64))
+        parts = (gather_rows(leaf, rows),)
     elif sp.issparse(leaf):
         parts = (leaf.data, leaf.indices, leaf.indptr)
-    else:
-        parts = (leaf,)
     found = 0
     for part in parts:
         # as bytes: not every dtype has a buffer

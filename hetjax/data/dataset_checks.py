@@ -1,6 +1,5 @@
 """Checks of data sets and their values, and of arguments of functions for data."""
 
-import math
 import numbers
 from typing import Any
 
@@ -33,12 +32,6 @@ def check_whole(name: str, value: Any, low: int, high: int | None = None) -> Non
         raise ValueError(f"{name} is {value!r}; it must be a whole number {bounds}")
 
 
-def check_real(name: str, value: Any) -> None:
-    """Raises a ValueError unless `value` is a finite number."""
-    if not is_real(value) or not math.isfinite(value):
-        raise ValueError(f"{name} is {value!r}; it must be a finite number")
-
-
 def check_dataset(data: Dataset) -> None:
     """Raises a ValueError unless the splits are valid and fit each other.
 
@@ -51,32 +44,33 @@ def check_dataset(data: Dataset) -> None:
             "or 0 if y holds no classes"
         )
     for name, split in (("training", data.train), ("test", data.test)):
-        _check_split(f"the {name} split of {data.name}", split, int(data.num_classes))
+        what = f"the {name} split of {data.name}"
+        _check_arrays(what, split)
+        if data.num_classes:
+            _check_classes(what, split.y, int(data.num_classes))
     for name in ("x", "y") if not data.num_classes else ("x",):
-        shapes = [_shapes(getattr(split, name)) for split in (data.train, data.test)]
-        if shapes[0] != shapes[1]:
+        train, test = (
+            jax.tree.map(lambda leaf: list(leaf.shape[1:]), getattr(split, name))
+            for split in (data.train, data.test)
+        )
+        if train != test:
             raise ValueError(
-                f"{name} of the training split of {data.name} is {shapes[0]} for each "
-                f"example, {name} of the test split is {shapes[1]}: they must agree"
+                f"{name} of the training split of {data.name} is {train} for each "
+                f"example, {name} of the test split is {test}: they must agree"
             )
 
 
-def _shapes(column: Any) -> Any:
-    """The shape of a row of each leaf."""
-    return jax.tree.map(lambda leaf: list(leaf.shape[1:]), column)
-
-
-def _is_list(column: Any) -> bool:
-    """Whether it is a list, such as data not yet converted to an array."""
-    return isinstance(column, list)
-
-
-def _check_split(what: str, split: Split, num_classes: int) -> None:
+def _check_arrays(what: str, split: Split) -> None:
+    """Raises a ValueError unless x and y are arrays with the same number of rows."""
     leaves = [
         (f"{name}{jax.tree_util.keystr(path)}", leaf)
         for name, column in (("x", split.x), ("y", split.y))
-        for path, leaf in jax.tree_util.tree_leaves_with_path(column, is_leaf=_is_list)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(
+            column, is_leaf=lambda leaf: isinstance(leaf, list)
+        )
     ]
+    if not leaves:
+        raise ValueError(f"{what} has no arrays")
     for name, array in leaves:
         is_csr = getattr(array, "format", None) == "csr"
         if not (is_csr if sp.issparse(array) else hasattr(array, "shape")):
@@ -84,35 +78,34 @@ def _check_split(what: str, split: Split, num_classes: int) -> None:
                 f"{name} of {what} is a {type(array).__name__}: pass a NumPy array or "
                 "a scipy CSR array, as hetjax.data.from_arrays makes them"
             )
-    if not leaves:
-        raise ValueError(f"{what} has no arrays")
-    rows = len(split)
-    for name, array in leaves:
+        rows = leaves[0][1].shape[0]
         if array.shape[0] != rows:
             raise ValueError(
                 f"{leaves[0][0]} of {what} has {rows} rows, but {name} has "
                 f"{array.shape[0]}: pass one target for each example"
             )
-    if not rows:
-        raise ValueError(f"{what} has no examples")
-    if not num_classes:
-        return
-    if not hasattr(split.y, "shape"):
+        if not rows:
+            raise ValueError(f"{what} has no examples")
+
+
+def _check_classes(what: str, y: Any, num_classes: int) -> None:
+    """Raises a ValueError unless y holds class ids, or sets of labels, in range."""
+    if not hasattr(y, "shape"):
         raise ValueError(f"y of {what} has several arrays: num_classes must be 0")
-    if sp.issparse(split.y):
-        if not split.y.nnz:
+    if sp.issparse(y):
+        if not y.nnz:
             raise ValueError(f"no row of {what} has a label")
-        if split.y.shape[1] != num_classes:
+        if y.shape[1] != num_classes:
             raise ValueError(
-                f"y of {what} has {split.y.shape[1]} columns, but num_classes is "
+                f"y of {what} has {y.shape[1]} columns, but num_classes is "
                 f"{num_classes}"
             )
-    elif split.y.ndim == 1 and split.y.dtype.kind in "iu":
-        low, high = int(split.y.min()), int(split.y.max())
+    elif y.ndim == 1 and y.dtype.kind in "iu":
+        low, high = int(y.min()), int(y.max())
         if low < 0 or high >= num_classes:
-            wrong = low if low < 0 else high
             raise ValueError(
-                f"y of {what} has the class id {wrong}, outside 0..{num_classes - 1}"
+                f"y of {what} has the class id {low if low < 0 else high}, outside "
+                f"0..{num_classes - 1}"
             )
 
 
@@ -147,23 +140,14 @@ def not_finite_advice(rows: np.ndarray, of: str) -> str:
 
 def _bad(split: Split, rows: np.ndarray) -> np.ndarray:
     """[rows] bool: whether each of these rows holds NaN or infinity."""
-    leaves = [leaf for leaf in leaves_of((split.x, split.y)) if _has_floats(leaf)]
-    found = [leaf[rows] for leaf in leaves if sp.issparse(leaf)]
-    found += gather_rows([leaf for leaf in leaves if not sp.issparse(leaf)], rows)
+    leaves = leaves_of((split.x, split.y))
+    floats = [leaf for leaf in leaves if np.dtype(leaf.dtype).kind not in "biu"]
     bad = np.zeros(len(rows), bool)
-    for values in found:
-        bad |= _per_row(values)
-    return bad
-
-
-def _has_floats(leaf: Any) -> bool:
-    return np.dtype(leaf.dtype).kind not in "biu"
-
-
-def _per_row(values: Any) -> np.ndarray:
-    if not sp.issparse(values):
-        return ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
-    bad = np.zeros(values.shape[0], bool)
-    row_of = np.repeat(np.arange(len(bad)), np.diff(values.indptr))
-    bad[row_of[~np.isfinite(values.data)]] = True
+    for matrix in filter(sp.issparse, floats):
+        values = matrix[rows]
+        row_of = np.repeat(np.arange(len(rows)), np.diff(values.indptr))
+        bad[row_of[~np.isfinite(values.data)]] = True
+    dense = [leaf for leaf in floats if not sp.issparse(leaf)]
+    for values in gather_rows(dense, rows):
+        bad |= ~np.isfinite(values).reshape(len(rows), -1).all(axis=1)
     return bad

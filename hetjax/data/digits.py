@@ -2,11 +2,12 @@
 
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
+from hetjax.arguments import Bounds, HostSeed, checked
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.dataset_checks import check_real, check_whole
 from hetjax.recipes import by_name
 
 _SIDE = 8  # pixels
@@ -14,17 +15,19 @@ _FILE = "sklearn/datasets/data/digits.csv.gz"
 
 
 @by_name
-def digits(*, test_share: float = 0.2, seed: int = 0, shift: int = 0) -> Dataset:
+@checked
+def digits(
+    *,
+    test_share: float = 0.2,
+    seed: HostSeed = 0,
+    shift: Annotated[int, Bounds(low=0, high=_SIDE - 1)] = 0,
+) -> Dataset:
     """1,797 images of digits: x [N, 64] float32 in [0, 1], y [N] int32 of 10 classes.
 
     The test split is a share of all images, drawn with `seed`. With `shift` [pixels]
     both splits hold every image at all (2 shift + 1)^2 positions, padded with zeros:
     nine times the examples with shift=1. All copies of an image are in the same split.
-    A ValueError names an invalid argument.
     """
-    check_real("test_share", test_share)
-    check_whole("seed", seed, 0)
-    check_whole("shift", shift, 0, _SIDE - 1)
     pixels, classes = _pixels_and_classes()
     x = (pixels / 16).astype(np.float32)  # pixels are 0..16
     y = classes.astype(np.int32)

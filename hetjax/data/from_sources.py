@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetjax.data.dataset import Dataset
-from hetjax.data.from_arrays import from_arrays
+from hetjax.data.from_arrays import Targets, from_arrays
 from hetjax.data.sources import Source, reader_of
 
 Part = str | int | Callable[[Any], Any] | None
@@ -17,7 +17,7 @@ def from_source(
     x: Part = None,
     y: Part = None,
     num_classes: int | None = None,
-    targets: str = "auto",
+    targets: Targets = "auto",
     name: str = "source",
 ) -> Dataset:
     """A data set that reads its rows from other data sets during a run.
@@ -34,28 +34,42 @@ def from_source(
     Errors: a ValueError for a stream, which has no row numbers: write it to a file once
     and pass that as a memory map.
     """
-    splits = [
-        _columns(part, source, x, y)
-        for part, source in (("train", train), ("test", test))
-    ]
-    return from_arrays(
-        splits[0], splits[1], num_classes=num_classes, targets=targets, name=name
-    )
+    splits = [_columns("train", train, x, y), _columns("test", test, x, y)]
+    return from_arrays(*splits, num_classes=num_classes, targets=targets, name=name)
 
 
 def _columns(part: str, data: Any, x: Part, y: Part) -> tuple[Any, Any]:
     """(x, y) of a split, each a tree of fields."""
     read = reader_of(part, data, [] if x is None or y is None else [x, y])
     try:
-        (row,) = read([0])
+        row: Any = read([0])[0]
     except (KeyError, IndexError, TypeError) as error:
         raise ValueError(
             f"{part}: row 0 cannot be read ({type(error).__name__}: {error})"
         ) from error
-    _check_row(part, row, x, y)
+    known = ", ".join(map(str, row)) if isinstance(row, Mapping) else ""
+    if known and (x is None or y is None):
+        raise ValueError(
+            f"{part} has rows with {known}: choose the inputs and the targets with x= "
+            "and y="
+        )
+    pair = isinstance(row, tuple | list) and len(row) == 2
+    if not known and x is None and y is None and not pair:
+        raise ValueError(
+            f"{part} has rows of {type(row).__name__}: make them pairs (x, y), or "
+            "pass x= and y=, functions of a row"
+        )
     parts = 0 if x is None else x, 1 if y is None else y
     for chosen in parts:
-        _check_chosen(part, row, chosen)
+        if callable(chosen):  # its errors are left as they are
+            continue
+        try:
+            _chosen(row, chosen)
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(
+                f"{part} has rows without {chosen!r} ({type(error).__name__}: {error})"
+                + f"; they have {known}" * bool(known)
+            ) from error
 
     def choose(row: Any) -> tuple[Any, ...]:
         return tuple(_chosen(row, chosen) for chosen in parts)
@@ -63,33 +77,5 @@ def _columns(part: str, data: Any, x: Part, y: Part) -> tuple[Any, Any]:
     return Source(part, read, len(data), choose).fields()
 
 
-def _check_row(part: str, row: Any, x: Part, y: Part) -> None:
-    """Raises a ValueError unless it is known which parts of a row are x and y."""
-    if isinstance(row, Mapping) and (x is None or y is None):
-        raise ValueError(
-            f"{part} has rows with {', '.join(map(str, row))}: choose the inputs and "
-            "the targets with x= and y="
-        )
-    pair = isinstance(row, tuple | list) and len(row) == 2
-    if not isinstance(row, Mapping) and x is None and y is None and not pair:
-        raise ValueError(
-            f"{part} has rows of {type(row).__name__}: make them pairs (x, y), or "
-            "pass x= and y=, functions of a row"
-        )
-
-
 def _chosen(row: Any, chosen: Any) -> Any:
     return chosen(row) if callable(chosen) else row[chosen]
-
-
-def _check_chosen(part: str, row: Any, chosen: Any) -> None:
-    if callable(chosen):  # its errors are left as they are
-        return
-    try:
-        row[chosen]
-    except (KeyError, IndexError, TypeError) as error:
-        known = f"; they have {', '.join(map(str, row))}" * isinstance(row, Mapping)
-        raise ValueError(
-            f"{part} has rows without {chosen!r} ({type(error).__name__}: {error})"
-            f"{known}"
-        ) from error

@@ -1,13 +1,13 @@
 """Restriction of a data set to its commonest labels."""
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from hetjax.arguments import Bounds, as_kind
 from hetjax.data.dataset import Dataset, Split, note
-from hetjax.data.dataset_checks import check_whole
 from hetjax.recipes import by_name
 
 
@@ -23,7 +23,8 @@ def commonest_labels(data: Dataset, number: int) -> Dataset:
         raise ValueError(
             f"{data.name}: commonest_labels needs sets of labels [N, C], not class ids"
         )
-    check_whole("number", number, 1, data.num_classes)
+    bounds = Bounds(low=1, high=data.num_classes)
+    number = as_kind("number", number, Annotated[int, bounds])
     counts = np.bincount(data.train.y.indices, minlength=data.num_classes)
     chosen = np.sort(np.argsort(-counts, kind="stable")[:number])
     splits, notes = {}, list(data.notes)

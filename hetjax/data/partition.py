@@ -1,30 +1,31 @@
 """Partitions of a training split among workers: IID or heterogeneous shards."""
 
-import numbers
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from hetjax.data.dataset_checks import check_whole
+from hetjax.arguments import Count, HostSeed, Positive, Whole, checked
 
 _NONE = -1  # the class of a row without a label
-_MOST = 1e100  # the largest alpha: a larger sum over workers might overflow
 
 
-def iid(num_examples: int, num_workers: int, seed: int) -> tuple[np.ndarray, ...]:
+@checked
+def iid(
+    num_examples: Whole, num_workers: Count, seed: HostSeed
+) -> tuple[np.ndarray, ...]:
     """Shards of examples drawn at random, whose sizes differ by at most one.
 
     A shard is an array of rising int64 indices; every example is in exactly one shard.
     """
     _check_workers(num_examples, num_workers)
-    check_whole("seed", seed, 0)
     order = np.random.default_rng(seed).permutation(num_examples)
     return tuple(np.sort(shard) for shard in np.array_split(order, num_workers))
 
 
+@checked
 def dirichlet(
-    labels: Any, num_workers: int, *, alpha: float, seed: int
+    labels: Any, num_workers: Count, *, alpha: Positive, seed: HostSeed
 ) -> tuple[np.ndarray, ...]:
     """Shards with uneven mixtures of classes, more uneven for smaller `alpha`.
 
@@ -43,9 +44,6 @@ def dirichlet(
 
     Source: Yurochkin et al., ICML 2019; Li et al., ICDE 2022 (arXiv 2102.02079).
     """
-    if not (isinstance(alpha, numbers.Real) and 0 < alpha <= _MOST):
-        raise ValueError(f"alpha is {alpha!r}; it must be above 0, and finite")
-    check_whole("seed", seed, 0)
     classes = _classes(labels)
     _check_workers(len(classes), num_workers)
     rng = np.random.default_rng(seed)
@@ -77,25 +75,19 @@ def _classes(labels: Any) -> np.ndarray:
         classes = np.full(len(full), _NONE, np.int64)
         classes[full] = matrix.indices[matrix.indptr[:-1][full]]
         return classes
+    wanted = "labels must be [N] integers or [N, C] CSR"
     try:
         classes = np.asarray(labels)
     except ValueError as error:  # such as ragged rows
-        raise ValueError(
-            f"labels must be [N] integers or [N, C] CSR: {error}"
-        ) from None
+        raise ValueError(f"{wanted}: {error}") from None
     if classes.ndim != 1 or (classes.size and classes.dtype.kind not in "iu"):
-        raise ValueError(
-            f"labels must be [N] integers or [N, C] CSR, not {list(classes.shape)} of "
-            f"{classes.dtype}"
-        )
+        raise ValueError(f"{wanted}, not {list(classes.shape)} of {classes.dtype}")
     if classes.size and classes.min() < 0:
         raise ValueError(f"labels: class id {classes.min()} is negative")
     return classes.astype(np.int64)
 
 
 def _check_workers(num_examples: int, num_workers: int) -> None:
-    check_whole("num_examples", num_examples, 0)
-    check_whole("num_workers", num_workers, 1)
     if num_examples < num_workers:
         raise ValueError(
             f"{num_examples} examples are too few for {num_workers} workers: each "

@@ -70,9 +70,8 @@ def open_portable(portable_split: Portable) -> Split:
     leaves = [_open_leaf(leaf) for leaf in portable_split.leaves]
     for k, expected in portable_split.checksums.items():
         if leaf_checksum(leaves[k]) != expected:
-            raise ValueError(
-                f"{_file_of(portable_split.leaves[k]).path} has other content here"
-            )
+            file = leaves[k].base if isinstance(leaves[k], RowsView) else leaves[k]
+            raise ValueError(f"{file.filename} has other content here")
     return Split(*jax.tree.unflatten(portable_split.structure, leaves))
 
 
@@ -83,7 +82,3 @@ def _open_leaf(leaf: Any) -> Any:
         return leaf
     path, dtype, shape, offset, order = leaf
     return np.memmap(path, dtype, "r", offset, shape, order)  # pyright: ignore
-
-
-def _file_of(leaf: MappedFile | MappedRows) -> MappedFile:
-    return leaf.file if isinstance(leaf, MappedRows) else leaf

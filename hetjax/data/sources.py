@@ -34,9 +34,6 @@ class Source:
         (first,) = self._rows([0])
         self._example, self._structure = jax.tree.flatten(first)
 
-    def __len__(self) -> int:
-        return self._number
-
     def __getstate__(self) -> dict[str, Any]:
         """The state without the lock, for another process."""
         return {k: v for k, v in self.__dict__.items() if k != "_lock"}
@@ -46,41 +43,52 @@ class Source:
 
     def fields(self) -> Any:
         """The tree of the chosen parts, with a field for each leaf."""
-        number = range(len(self._example))
-        return jax.tree.unflatten(self._structure, [Field(self, k) for k in number])
-
-    def example(self, leaf: int) -> np.ndarray:
-        """The first row's array of a leaf."""
-        return self._example[leaf]
+        found = [
+            Field(self, k, self._number, example)
+            for k, example in enumerate(self._example)
+        ]
+        return jax.tree.unflatten(self._structure, found)
 
     def read(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The leaves of the rows [n], each an array [n, ...]."""
-        found = [jax.tree.flatten(row) for row in self._rows([int(r) for r in rows])]
+        """The leaves of these rows, each an array [*rows.shape, ...]."""
+        numbers = np.ravel(rows).tolist()
+        found = [jax.tree.flatten(row) for row in self._rows(numbers)]
         try:
             if any(structure != self._structure for _, structure in found):
                 raise ValueError("they have other fields than the first row")
-            leaves = zip(*(row for row, _ in found), strict=True)
-            return [np.stack(leaf) for leaf in leaves]
+            leaves = [np.stack(x) for x in zip(*(r for r, _ in found), strict=True)]
         except ValueError as error:
             raise ValueError(
-                f"{self._what}: rows {rows[:8].tolist()} do not stack ({error}): all "
-                "rows must have the same fields, of the same shapes"
+                f"{self._what}: rows {numbers[:8]} do not stack ({error}): all rows "
+                "must have the same fields, of the same shapes"
             ) from error
+        return [x.reshape(*rows.shape, *x.shape[1:]) for x in leaves]
 
     def _rows(self, numbers: list[int]) -> list[Any]:
         with self._lock:
             found = self._read(numbers)
-        return [_arrays(self._what, self._choose(row)) for row in found]
+        return [
+            jax.tree.map(self._array, self._choose(row), is_leaf=_is_list)
+            for row in found
+        ]
+
+    def _array(self, leaf: Any) -> np.ndarray:
+        """A tensor, a number or a list as an array."""
+        found = np.asarray(leaf)
+        if not holds_numbers(found):
+            raise ValueError(
+                f"{self._what} has rows with a {type(leaf).__name__}: convert them to "
+                "numbers and arrays, in the data set's own transform"
+            )
+        return found
 
 
 class Field:
     """One array of a source's rows: [N, ...], not held in memory."""
 
-    def __init__(self, source: Source, leaf: int, rows: np.ndarray | None = None):
-        """`leaf`: the index of the array; `rows`: those of the source, in order."""
-        self._source, self.leaf, self._rows = source, leaf, rows
-        example = source.example(leaf)
-        number = len(source) if rows is None else len(rows)
+    def __init__(self, source: Source, leaf: int, number: int, example: np.ndarray):
+        """`leaf` is its index among the arrays of a row, `example` that of row 0."""
+        self.source, self.leaf = source, leaf
         self.shape = (number, *example.shape)
         self.dtype, self.ndim = example.dtype, example.ndim + 1
 
@@ -92,26 +100,8 @@ class Field:
         # in blocks, since the other fields of all rows may not fit in memory
         starts = range(0, max(1, len(rows)), ROWS_PER_READ)
         return np.concatenate(
-            [self.read(rows[i : i + ROWS_PER_READ])[self.leaf] for i in starts]
+            [self.source.read(rows[i : i + ROWS_PER_READ])[self.leaf] for i in starts]
         )
-
-    @property
-    def rows_key(self) -> tuple[int, int]:
-        """Equal for fields that are read together."""
-        return id(self._source), id(self._rows)
-
-    def read(self, index: np.ndarray) -> list[np.ndarray]:
-        """All leaves of these rows: arrays [*index.shape, ...]."""
-        rows = np.ravel(index) if self._rows is None else self._rows[np.ravel(index)]
-        found = self._source.read(rows)
-        return [x.reshape(*index.shape, *x.shape[1:]) for x in found]
-
-    def take(self, rows: np.ndarray, known: dict[Any, np.ndarray]) -> "Field":
-        """The field of these rows; `known`: the rows of fields read with it."""
-        own = known.setdefault(
-            self.rows_key, rows if self._rows is None else self._rows[rows]
-        )
-        return Field(self._source, self.leaf, own)
 
 
 def reader_of(what: str, data: Any, keys: Sequence[Any] = ()) -> Read:
@@ -120,18 +110,18 @@ def reader_of(what: str, data: Any, keys: Sequence[Any] = ()) -> Read:
     `keys`: the needed fields of a row; by default all. Errors: a ValueError that names
     `what`, for a stream or a data set without rows.
     """
+    kind = f"{what} is a {type(data).__name__}"
     if isinstance(data, type):
         raise ValueError(f"{what} is the class {data.__name__}: pass an instance")
     if hasattr(data, "dataset") and not hasattr(data, "__getitem__"):
         raise ValueError(
-            f"{what} is a {type(data).__name__}, which makes batches itself: pass its "
-            "data set, its .dataset"
+            f"{kind}, which makes batches itself: pass its data set, its .dataset"
         )
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise ValueError(
-            f"{what} is a {type(data).__name__}, which has no length, or no access by "
-            "row numbers: write the stream to a file once (numpy.lib.format."
-            "open_memmap makes one row by row), and pass that as a memory map"
+            f"{kind}, which has no length, or no access by row numbers: write the "
+            "stream to a file once (numpy.lib.format.open_memmap makes one row by "
+            "row), and pass that as a memory map"
         )
     if isinstance(data, Mapping):
         raise ValueError(
@@ -140,18 +130,26 @@ def reader_of(what: str, data: Any, keys: Sequence[Any] = ()) -> Read:
         )
     if not len(data):
         raise ValueError(f"{what} has no rows")
-    if _changes_values(data):
-        return lambda rows: [data[row] for row in rows]
-    if _reads_as_items(data, "with_format") and hasattr(data, "features"):
-        some = data  # of Hugging Face
-        if keys and all(isinstance(key, str) and key in data.features for key in keys):
-            some = data.select_columns(list(dict.fromkeys(keys)))
-        plain = some.with_format("numpy")
-        return lambda rows: _rows_of(plain[rows], len(rows))
-    for several in ("__getitems__", "_getitems"):  # torch's, and grain's
-        if _reads_as_items(data, several):
-            return getattr(data, several)
+    if not _changes_values(data):
+        if _reads_as_items(data, "with_format") and hasattr(data, "features"):
+            return _hugging_face_reader(data, keys)
+        for several in ("__getitems__", "_getitems"):  # torch's, and grain's
+            if _reads_as_items(data, several):
+                return getattr(data, several)
     return lambda rows: [data[row] for row in rows]
+
+
+def _hugging_face_reader(data: Any, keys: Sequence[Any]) -> Read:
+    """Reads NumPy arrays of several rows at once, of the needed columns."""
+    if keys and all(isinstance(key, str) and key in data.features for key in keys):
+        data = data.select_columns(list(dict.fromkeys(keys)))
+    plain = data.with_format("numpy")
+
+    def read(rows: list[int]) -> list[dict[str, Any]]:
+        columns = plain[rows]
+        return [{k: v[i] for k, v in columns.items()} for i in range(len(rows))]
+
+    return read
 
 
 def _changes_values(data: Any) -> bool:
@@ -178,27 +176,10 @@ def _reads_as_items(data: Any, method: str) -> bool:
     return False
 
 
-def _rows_of(columns: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
-    return [
-        {name: values[k] for name, values in columns.items()} for k in range(number)
-    ]
-
-
 def holds_numbers(array: Any) -> bool:
     """Whether they are real numbers; JAX's bfloat16 is of kind V in NumPy."""
     return array.dtype.kind in "biuf" or array.dtype.name == "bfloat16"
 
 
-def _arrays(what: str, row: Any) -> Any:
-    """A row with NumPy arrays as leaves: tensors, numbers and lists are converted."""
-
-    def array(leaf: Any) -> np.ndarray:
-        found = np.asarray(leaf)
-        if not holds_numbers(found):
-            raise ValueError(
-                f"{what} has rows with a {type(leaf).__name__}: convert them to "
-                "numbers and arrays, in the data set's own transform"
-            )
-        return found
-
-    return jax.tree.map(array, row, is_leaf=lambda leaf: isinstance(leaf, list))
+def _is_list(leaf: Any) -> bool:
+    return isinstance(leaf, list)

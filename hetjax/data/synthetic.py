@@ -5,15 +5,14 @@ non-zeros per row is lognormal. Each label has a few prototype features; some fe
 of a row come from the prototypes of its labels, the others from the background.
 """
 
-import numbers
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
+from hetjax.arguments import Bounds, Count, HostSeed, as_kind, checked
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.dataset_checks import check_whole
-from hetjax.data.readers.csr_builder import CsrBuilder, row_starts, rows_of
+from hetjax.data.readers.sparse_text import csr_of
 from hetjax.recipes import by_name
 
 # sizes of public data sets, to measure speed at scale: synthetic_xmc(**SHAPES[...])
@@ -54,35 +53,43 @@ class _World(NamedTuple):
 
 
 @by_name
+@checked
 def synthetic_xmc(
     *,
-    rows: int = 4096,
-    test_rows: int = 1024,
-    features: int = 2000,
-    labels: int = 200,
+    rows: Count = 4096,
+    test_rows: Count = 1024,
+    features: Count = 2000,
+    labels: Count = 200,
     nonzeros: float = 70.0,
     labels_per_row: float = 3.0,
-    seed: int = 0,
+    seed: HostSeed = 0,
 ) -> Dataset:
     """Learnable sparse multi-label data; the same seed gives the same data.
 
-    `nonzeros` and `labels_per_row` are means per row. Every row has at least one label
-    and one non-zero, and unit L2 norm. Popularity falls with the rank as in `_zipf`. A
-    ValueError names an argument that is invalid or makes the data larger than
-    MOST_NUMBERS.
+    `nonzeros` and `labels_per_row` are means per row, at most half of all features and
+    labels. Every row has at least one label and one non-zero, and unit L2 norm.
+    Popularity falls with the rank as in `_zipf`. Data of more than MOST_NUMBERS are a
+    ValueError.
     """
-    sizes = {"rows": rows, "test_rows": test_rows}
-    for argument, size in (sizes | {"features": features, "labels": labels}).items():
-        check_whole(argument, size, 1, 2**31 - 1)
-    _check_mean("nonzeros", nonzeros, "features", features)
-    _check_mean("labels_per_row", labels_per_row, "labels", labels)
-    check_whole("seed", seed, 0)
+    for name, mean, most in (
+        ("nonzeros", nonzeros, features),
+        ("labels_per_row", labels_per_row, labels),
+    ):
+        as_kind(name, mean, Annotated[float, Bounds(low=1, high=max(1, most / 2))])
     per_label = max(4, round(nonzeros / labels_per_row))
     per_row = nonzeros + labels_per_row
-    _check_numbers(
-        {name: int(size * per_row) for name, size in sizes.items()}
-        | {"features": features, "labels": labels * (1 + per_label)}
-    )
+    needed = {
+        "rows": int(rows * per_row),
+        "test_rows": int(test_rows * per_row),
+        "features": features,
+        "labels": labels * (1 + per_label),
+    }
+    if (total := sum(needed.values())) > MOST_NUMBERS:
+        raise ValueError(
+            f"{max(needed, key=needed.__getitem__)} is too large: the data would be "
+            f"{total:.2g} numbers, about {8e-9 * total:.0f} GB; at most "
+            f"{MOST_NUMBERS:.2g} numbers are allowed"
+        )
     rng = np.random.default_rng(seed)
     world = _World(
         nonzeros=nonzeros,
@@ -99,34 +106,12 @@ def synthetic_xmc(
     )
 
 
-def _check_mean(argument: str, mean: float, of: str, most: int) -> None:
-    """Raises a ValueError unless rows can have `mean` distinct values of `most`."""
-    real = isinstance(mean, numbers.Real)
-    if not (real and 1 <= mean <= max(1, most / 2)):
-        raise ValueError(f"{argument} is {mean!r}; it must be 1 to half of {most} {of}")
-
-
-def _check_numbers(needed: dict[str, int]) -> None:
-    """Raises a ValueError if these counts, by argument, sum to too many numbers."""
-    total = sum(needed.values())
-    if total > MOST_NUMBERS:
-        name = max(needed, key=lambda argument: needed[argument])
-        raise ValueError(
-            f"{name} is too large: the data would be {total:.2g} numbers, about "
-            f"{8e-9 * total:.0f} GB; at most {MOST_NUMBERS:.2g} numbers are allowed"
-        )
-
-
 def _split(rng: np.random.Generator, world: _World, rows: int) -> Split:
     """A split with `rows` rows, drawn block by block."""
-    x = CsrBuilder(len(world.feature_of_rank))
-    y = CsrBuilder(len(world.label_of_rank))
     block = max(1, int(_BLOCK / max(world.nonzeros, world.labels_per_row)))
-    for start in range(0, rows, block):
-        x_block, y_block = _draw(rng, world, min(block, rows - start))
-        x.append(rows_of(x_block))
-        y.append(rows_of(y_block))
-    return Split(x.finish(), y.finish())
+    starts = range(0, rows, block)
+    drawn = [_draw(rng, world, min(block, rows - start)) for start in starts]
+    return Split(*(sp.csr_array(sp.vstack(m, "csr")) for m in zip(*drawn, strict=True)))
 
 
 def _draw(
@@ -190,7 +175,7 @@ def _candidates(wanted: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     np.clip(wanted, 1, most, out=wanted)
     draws = 2 * wanted + 8
     row = np.repeat(np.arange(len(wanted)), draws)
-    position = np.arange(len(row)) - np.repeat(row_starts(draws)[:-1], draws)
+    position = np.arange(len(row)) - np.repeat(np.cumsum(draws) - draws, draws)
     return row, position >= np.repeat(np.ceil(_SPARE * wanted), draws)
 
 
@@ -207,5 +192,4 @@ def _distinct(
     keys = keys[(rank <= wanted[row])[first]]
     counts = np.bincount(keys // columns, minlength=len(wanted))
     ones = np.ones(len(keys), np.float32)
-    parts = ones, (keys % columns).astype(np.int32), row_starts(counts)
-    return sp.csr_array(parts, shape=(len(wanted), columns))
+    return csr_of(counts, keys % columns, ones, columns)

@@ -4,12 +4,15 @@ from typing import Any
 
 import numpy as np
 
+from hetjax.arguments import Count, checked
 from hetjax.data.columns import in_memory
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.dataset_checks import check_whole
 
 
-def from_tokens(train: Any, test: Any, *, length: int, name: str = "tokens") -> Dataset:
+@checked
+def from_tokens(
+    train: Any, test: Any, *, length: Count, name: str = "tokens"
+) -> Dataset:
     """A data set of consecutive sequences of two texts, with next tokens as targets.
 
         x_i = text[i T : i T + T],   y_i = text[i T + 1 : i T + T + 1]      T = `length`
@@ -19,7 +22,6 @@ def from_tokens(train: Any, test: Any, *, length: int, name: str = "tokens") -> 
     end is not used. Errors: a ValueError for other arrays, or a text of fewer than
     `length` + 1 tokens.
     """
-    check_whole("length", length, 1)
     return Dataset(
         _sequences("train", train, length), _sequences("test", test, length), 0, name
     )

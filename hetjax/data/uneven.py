@@ -14,12 +14,11 @@ from hetjax.data.batching import (
     Batch,
     Bucket,
     bucket_of,
-    entries_of,
     fill_bucket,
+    lengths_of,
     repeated,
-    stored,
 )
-from hetjax.data.columns import gather_rows, sparse_leaves
+from hetjax.data.columns import gather_rows
 from hetjax.data.dataset import Split
 
 Rows = Sequence[np.ndarray]  # of the split, one array per step
@@ -44,12 +43,8 @@ def common_bucket(
             "would be padded, and padding would change the model's batch statistics: "
             'use one batch size for all workers, or placement="threads"'
         )
-    matrices = sparse_leaves((split.x, split.y))
     lengths = [
-        [stored(matrix, r) for matrix in matrices]
-        for of_worker in rows
-        for r in of_worker
-        if matrices
+        lengths_of((split.x, split.y), r) for of_worker in rows for r in of_worker
     ]
     return bucket_of(buckets, max(sizes, default=1), lengths, exact=exact)
 
@@ -66,13 +61,9 @@ def make_uneven_batches(
     `bucket` is that of `common_bucket`. `places` is the shape in which the workers are
     arranged; by default, they are in a row.
     """
-    places = places or (len(rows),)
+    places = (len(rows),) if places is None else places
     if split.sparse:
         return _sparse(split, rows, (*places, max_steps), bucket)
-    sizes = {len(r) for of_worker in rows for r in of_worker}
-    equal_steps = all(len(of_worker) == max_steps for of_worker in rows)
-    if sizes == {bucket.size} and equal_steps:
-        return _full(split, rows, (*places, max_steps, bucket.size))
     shape = len(rows), max_steps, bucket.size
     taken = np.zeros(shape, np.int64)
     weight = np.zeros(shape, np.float32)
@@ -83,41 +74,33 @@ def make_uneven_batches(
             weight[k, i, : len(r)] = 1.0
             count[k, i] = len(r)
     shape = *places, max_steps, bucket.size
-    return _gathered(
-        split, taken.reshape(shape), weight.reshape(shape), count.reshape(shape[:-1])
-    )
+    x, y = gather_rows((split.x, split.y), taken.reshape(shape))
+    return Batch(x, y, weight.reshape(shape), count.reshape(shape[:-1]))
 
 
-def _full(split: Split, rows: Sequence[Rows], shape: tuple[int, ...]) -> Batch:
-    """Return dense batches without any padding."""
-    taken = np.concatenate([r for of_worker in rows for r in of_worker]).reshape(shape)
-    weight = np.ones(shape, np.float32)
-    count = np.full(shape[:-1], shape[-1], np.float32)
-    return _gathered(split, taken, weight, count)
-
-
-def _gathered(
-    split: Split, taken: np.ndarray, weight: np.ndarray, count: np.ndarray
+def make_batches(
+    split: Split,
+    rows: Rows,
+    buckets: tuple[Bucket, ...],
+    *,
+    exact: bool = False,
 ) -> Batch:
-    x, y = gather_rows((split.x, split.y), taken)
-    return Batch(x, y, weight, count)
+    """K batches of the same number of rows, [K, ...], in the bucket of the largest."""
+    bucket = common_bucket(split, [rows], buckets, exact=exact)
+    return make_uneven_batches(split, [rows], len(rows), bucket, places=())
 
 
 def _sparse(
     split: Split, rows: Sequence[Rows], shape: tuple[int, ...], bucket: Bucket
 ) -> Batch:
-    none = _batch(split, np.zeros(0, np.int64), bucket)
-    none = none._replace(count=np.float32(1))
+    def batch(r: np.ndarray) -> Batch:
+        return fill_bucket(split, r, bucket)
+
+    none = batch(np.zeros(0, np.int64))._replace(count=np.float32(1))
     each = [
-        [_batch(split, r, bucket) for r in of_worker]
-        + [none] * (shape[-1] - len(of_worker))
+        some
         for of_worker in rows
+        for some in (*map(batch, of_worker), *[none] * (shape[-1] - len(of_worker)))
     ]
-    stacked = jax.tree.map(
-        lambda *leaves: np.stack(leaves), *(b for row in each for b in row)
-    )
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *each)
     return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), stacked)
-
-
-def _batch(split: Split, rows: np.ndarray, bucket: Bucket) -> Batch:
-    return fill_bucket(split, rows, bucket, entries_of(split, rows))

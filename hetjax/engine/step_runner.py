@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from hetjax.data.batching import Batch, make_batch, make_batches
+from hetjax.data.batching import Batch, make_batch
 from hetjax.data.columns import row_bytes
+from hetjax.data.uneven import make_batches
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment

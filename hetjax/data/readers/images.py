@@ -8,27 +8,23 @@ data is not applied, as in torchvision.
 
 import io
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 from tqdm import tqdm
 
+from hetjax.arguments import Bounds
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.dataset_checks import check_whole
-from hetjax.data.readers import DataError, mapped_copies
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+from hetjax.data.readers import DataError, copies
 
 NAMED = 10  # files that an error names
 LARGE = 2000  # images that take a noticeable time to decode
-_MOST_PIXELS = 4096  # of a side
+Side = Annotated[int, Bounds(low=1, high=4096)]  # [pixels]
 # more than 8 bits per color, which a conversion to RGB would truncate
 _DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
@@ -65,32 +61,30 @@ def read_images(
 
     `what` distinguishes these files from others in the same folder.
     """
-    size = int(size)  # NumPy's integers are not JSON
     splits = {"train": found.train, "test": found.test}
-    shapes = {name: (len(split.paths), size, size, 3) for name, split in splits.items()}
+    every = [*found.train.paths, *found.test.paths]
 
-    def sources() -> str:
-        every = [*found.others, *found.train.paths, *found.test.paths]
-        return mapped_copies.fingerprint(found.root, every)
-
-    def write(writer: mapped_copies.MappedWriter) -> None:
-        total = sum(len(split.paths) for split in splits.values())
-        hidden = True if total < LARGE else None  # None: unless it is a terminal
+    def write(folder: Path) -> dict[str, Any]:
+        copies.check_space(folder, len(every) * 3 * size * size)
+        hidden = True if len(every) < LARGE else None  # None: unless a terminal
         failures: list[str] = []
         with tqdm(
-            desc=f"decoding {found.name}", total=total, disable=hidden, unit="image"
+            desc=f"decoding {found.name}", total=len(every), disable=hidden
         ) as bar:
             for name, split in splits.items():
                 parts = _blocks(split.paths, size, workers, bar, failures)
-                writer.array(f"{name}_x", shapes[name], np.uint8, parts)
-        _raise_if_any(found.root, failures, total)
+                shape = len(split.paths), size, size, 3
+                copies.write_array(folder / f"{name}_x.npy", shape, np.uint8, parts)
+        if failures:
+            raise DataError(
+                f"{found.root}: {len(failures):,} of {len(every):,} images cannot be "
+                f"used: {_first(failures)}. Fetch them again, or remove them"
+            )
+        return {}
 
-    def needed() -> int:
-        return sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
-
-    place = mapped_copies.copy_folder(found.root, [what, size], cache)
-    first_pass = mapped_copies.FirstPass(sources, write, needed)
-    arrays = mapped_copies.load_or_write(place, first_pass, verify).arrays
+    place = copies.copy_folder(found.root, [what, size], cache)
+    sources = [*found.others, *every]
+    arrays = copies.load_or_write(place, sources, write, verify=verify).arrays
     return Dataset(
         train=Split(arrays["train_x"], found.train.labels),
         test=Split(arrays["test_x"], found.test.labels),
@@ -100,20 +94,13 @@ def read_images(
     )
 
 
-def check_arguments(size: Any, workers: Any) -> None:
-    """Raises a ValueError unless these are numbers of pixels and of threads."""
-    check_whole("size", size, 1, _MOST_PIXELS)
-    if workers is not None:
-        check_whole("workers", workers, 1)
-
-
 def raise_if_missing(root: Path, paths: list[Path], remedy: str) -> None:
     """Raises a DataError with the number of missing files and the first names."""
-    missing = [path for path in paths if not path.is_file()]
+    missing = [str(path.relative_to(root)) for path in paths if not path.is_file()]
     if missing:
         raise DataError(
             f"{root}: {len(missing):,} of {len(paths):,} images are missing: "
-            f"{_first([str(path.relative_to(root)) for path in missing])}; {remedy}"
+            f"{_first(missing)}; {remedy}"
         )
 
 
@@ -134,46 +121,16 @@ def _blocks(
 
     The remaining images are still decoded, so that all failures are appended.
     """
-    rows = max(1, mapped_copies.BLOCK // (3 * size * size))
-    block, filled = np.empty((rows, size, size, 3), np.uint8), 0
     threads = workers or os.cpu_count() or 1
-
-    def one(path: Path) -> np.ndarray | str:
-        return decoded(path, size)
-
+    rows = max(4 * threads, copies.BLOCK // (3 * size * size))
     with ThreadPoolExecutor(threads) as pool:
-        for image in _in_order(pool, one, paths, rows + 4 * threads):
-            bar.update()
-            if isinstance(image, str):
-                failures.append(image)
-            if failures:
-                continue
-            block[filled], filled = image, filled + 1
-            if filled == rows:
-                yield block
-                filled = 0
-    if filled and not failures:
-        yield block[:filled]
-
-
-def _in_order(
-    pool: ThreadPoolExecutor,
-    function: Callable[[Item], Result],
-    items: Iterable[Item],
-    ahead: int,
-) -> Iterator[Result]:
-    """function(item) for each item, in order; at most `ahead` results are waiting."""
-    waiting: deque = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) >= ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
+        for start in range(0, len(paths), rows):
+            some = paths[start : start + rows]
+            images = list(pool.map(decoded, some, [size] * len(some)))
+            failures += [image for image in images if isinstance(image, str)]
+            bar.update(len(images))
+            if not failures:
+                yield np.stack(images)
 
 
 def decoded(path: Path, size: int) -> np.ndarray | str:
@@ -207,12 +164,3 @@ def _fitted(image: Image.Image, size: int) -> Image.Image:
         image = image.resize((width, height), Image.Resampling.BICUBIC)
     left, top = (round((side - size) / 2) for side in (width, height))
     return image.crop((left, top, left + size, top + size))
-
-
-def _raise_if_any(root: Path, failures: list[str], total: int) -> None:
-    """Raises a DataError with the number of failures and the first of them."""
-    if failures:
-        raise DataError(
-            f"{root}: {len(failures):,} of {total:,} images cannot be used: "
-            f"{_first(failures)}. Fetch them again, or remove them"
-        )

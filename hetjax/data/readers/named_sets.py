@@ -3,54 +3,76 @@
 If `folder` is given, a function looks only there. Otherwise it looks in
 $HETJAX_DATA/NAME, where NAME is the function's name, and then downloads into the user's
 cache. Downloads are checked against the published checksums. The user's files are not,
-since they may be packed differently.
+since they may be packed differently. A `DataError` says which files were looked for,
+and where.
 """
 
+import os
+import tarfile
+import zipfile
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Literal, NamedTuple
 
+from hetjax.arguments import Bounds, Count, checked
 from hetjax.data.dataset import Dataset
+from hetjax.data.readers import DataError, image_folder
 from hetjax.data.readers import ag_news as news
-from hetjax.data.readers import cifar, flowers, idx
-from hetjax.data.readers import tiny_imagenet as tiny
-from hetjax.data.readers.downloads import DownloadSource, source_folder
-from hetjax.data.readers.images import check_arguments, read_images
+from hetjax.data.readers import image_arrays as arrays
+from hetjax.data.readers.images import Side, read_images
+from hetjax.data.readers.text_files import SUFFIXES
 from hetjax.recipes import by_name
 
-
-def _idx_source(name: str, url: str, *md5: str) -> DownloadSource:
-    packed = [f"{file}.gz" for file in idx.FILES]
-    wanted = {file: idx.spellings(file) for file in idx.FILES}
-    return DownloadSource(name, url, dict(zip(packed, md5, strict=True)), wanted)
+_VARIABLE = "HETJAX_DATA"
+_ARCHIVES = (".tgz", ".tar.gz", ".zip")
 
 
-def _cifar_source(version: cifar.Version, archive: str, md5: str) -> DownloadSource:
-    wanted = {file: (file, f"{version.folder}/{file}") for file in version.files}
-    url = "https://www.cs.toronto.edu/~kriz/"
-    return DownloadSource(version.name, url, {archive: md5}, wanted, version.folder)
+class DownloadSource(NamedTuple):
+    """The download location of a data set, and the names of its files."""
+
+    name: str
+    url: str  # of the folder with the files to download
+    md5: dict[str, str]  # of each file to download, as published
+    wanted: tuple[str, ...]  # the files to read, also with a suffix of a packer
+    archive_folder: str = ""  # in the only archive among the downloads, if any
 
 
-_MNIST = _idx_source(
+_MNIST = DownloadSource(
     "mnist",
     "https://ossci-datasets.s3.amazonaws.com/mnist/",  # the original site is closed
-    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    "d53e105ee54ea40749a09fcbcd1e9432",
-    "9fb629c4189551a2d022fa330f9573f3",
-    "ec29112dd5afa0611ce80d1b7f02629c",
+    {
+        "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+        "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+        "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+    },
+    arrays.IDX_FILES,
 )
-_FASHION_MNIST = _idx_source(
+_FASHION_MNIST = DownloadSource(
     "fashion_mnist",
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-    "25c81989df183df01b3e8a0aad5dffbe",
-    "bef4ecab320f06d8554ea6380940ec79",
-    "bb300cfdad3c16e7a12a480ee83cd310",
+    {
+        "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+        "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+        "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+    },
+    arrays.IDX_FILES,
 )
-_CIFAR10 = _cifar_source(
-    cifar.CIFAR10, "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"
+_CIFAR10 = DownloadSource(
+    "cifar10",
+    "https://www.cs.toronto.edu/~kriz/",
+    {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+    arrays.CIFAR10.files,
+    arrays.CIFAR10.folder,
 )
-_CIFAR100 = _cifar_source(
-    cifar.CIFAR100, "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"
+_CIFAR100 = DownloadSource(
+    "cifar100",
+    "https://www.cs.toronto.edu/~kriz/",
+    {"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"},
+    arrays.CIFAR100.files,
+    arrays.CIFAR100.folder,
 )
 _FLOWERS102 = DownloadSource(
     "flowers102",
@@ -60,14 +82,14 @@ _FLOWERS102 = DownloadSource(
         "imagelabels.mat": "e0620be6f572b9609742df49c70aed4d",
         "setid.mat": "a5357ecc9cb78c4bef273ce3793fc85c",
     },
-    {file: (file, f"flowers-102/{file}") for file in flowers.FILES},
-    flowers.FOLDER,
+    (image_folder.FLOWER_SPLITS, image_folder.FLOWER_LABELS),
+    image_folder.FLOWER_FOLDER,
 )
 _TINY_IMAGENET = DownloadSource(
     "tiny_imagenet",
     "http://cs231n.stanford.edu/",
     {"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"},
-    {file: (file, f"tiny-imagenet-200/{file}") for file in tiny.FILES},
+    (image_folder.IDS,),
     "tiny-imagenet-200",
 )
 _AG_NEWS = DownloadSource(
@@ -77,62 +99,132 @@ _AG_NEWS = DownloadSource(
         "train.csv": "b1a00f826fdfbd249f79597b59e1dc12",
         "test.csv": "d52ea96a97a2d943681189a97654912d",
     },
-    {file: (file, f"ag_news_csv/{file}") for file in news.FILES},
+    tuple(news.FILES.values()),
 )
+# folders in which these files lie in other packagings
+_PACKED_IN = {"flowers102": "flowers-102", "ag_news": "ag_news_csv"}
+
+
+def source_folder(source: DownloadSource, folder: str | PathLike | None) -> Path:
+    """The folder with the source's files: the user's, or the download cache.
+
+    A folder with only some of the files is used, too: its reader then names the missing
+    ones, rather than downloading everything because of one forgotten file.
+    """
+    own = os.environ.get(_VARIABLE)
+    looked_in = Path(own).expanduser() / source.name if own else None
+    if folder is not None:
+        looked_in = Path(folder)
+    if looked_in:
+        inside = _PACKED_IN.get(source.name, source.archive_folder)
+        for place in (looked_in, looked_in / inside):
+            for file in source.wanted:
+                for name in arrays.idx_spellings(file):
+                    if any((place / f"{name}{end}").is_file() for end in SUFFIXES):
+                        return place
+    files = ", ".join(source.wanted)
+    if folder is not None:
+        raise DataError(
+            f"{looked_in}: no file of {source.name} is in it; looked for {files}"
+        )
+    try:
+        return _downloaded(source)
+    except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
+        unset = f"in no folder, as {_VARIABLE} is not set"
+        where = f"in {looked_in}" if looked_in else unset
+        raise DataError(
+            f"{source.name}: looked for {files} {where}, and could not download it "
+            f"({error}). Put these files into a folder and pass it as folder=..., or "
+            f"put them into {source.name}/ in the folder that {_VARIABLE} names"
+        ) from error
+
+
+def _downloaded(source: DownloadSource) -> Path:
+    """The folder of the downloaded files; files in the cache are not fetched again."""
+    import pooch  # here, since its import warns in notebooks without ipywidgets
+
+    cache = pooch.os_cache("hetjax") / source.name
+    for file, md5 in source.md5.items():
+        pooch.retrieve(
+            source.url + file,
+            known_hash=f"md5:{md5}",
+            fname=file,
+            path=cache,
+            progressbar=True,
+        )
+    if not source.archive_folder:
+        return cache
+    unpacked = cache / source.archive_folder
+    if not unpacked.is_dir():
+        (archive,) = (file for file in source.md5 if file.endswith(_ARCHIVES))
+        with TemporaryDirectory(dir=cache) as temporary:
+            unpack = pooch.Unzip if archive.endswith(".zip") else pooch.Untar
+            unpack(extract_dir=temporary)(str(cache / archive), "download", None)
+            try:
+                (Path(temporary) / source.archive_folder).rename(unpacked)
+            except OSError:
+                if not unpacked.is_dir():  # else another process was faster
+                    raise
+    return unpacked if len(source.md5) == 1 else cache  # else with other files
 
 
 @by_name
+@checked
 def mnist(*, folder: str | PathLike | None = None) -> Dataset:
     """MNIST: 60,000 + 10,000 images, x [N, 28, 28, 1] in [0, 1], y [N] of 10 digits.
 
-    Reads `folder`, or $HETJAX_DATA/mnist, or downloads 12 MB. A `DataError` says which
-    files were looked for, and where.
+    Reads `folder`, or $HETJAX_DATA/mnist, or downloads 12 MB.
     """
-    return idx.read_idx_folder(source_folder(_MNIST, folder), name="mnist")
+    return arrays.read_idx_folder(source_folder(_MNIST, folder), name="mnist")
 
 
 @by_name
+@checked
 def fashion_mnist(*, folder: str | PathLike | None = None) -> Dataset:
     """Fashion-MNIST: 60,000 + 10,000 images, x [N, 28, 28, 1], y [N] of 10 garments.
 
-    Reads `folder`, or $HETJAX_DATA/fashion_mnist, or downloads 31 MB. A `DataError`
-    says which files were looked for, and where.
+    Reads `folder`, or $HETJAX_DATA/fashion_mnist, or downloads 31 MB.
     """
-    return idx.read_idx_folder(
+    return arrays.read_idx_folder(
         source_folder(_FASHION_MNIST, folder), name="fashion_mnist"
     )
 
 
 @by_name
+@checked
 def cifar10(*, folder: str | PathLike | None = None) -> Dataset:
     """CIFAR-10: 50,000 + 10,000 images, x [N, 32, 32, 3] in [0, 1], y [N] of 10.
 
-    Reads the binary version in `folder`, or in $HETJAX_DATA/cifar10, or downloads
-    170 MB. A `DataError` says which files were looked for, and where.
+    Reads the binary version in `folder`, or $HETJAX_DATA/cifar10, or downloads 170 MB.
     """
-    return cifar.read_version(cifar.CIFAR10, source_folder(_CIFAR10, folder))
+    return arrays.read_cifar_version(arrays.CIFAR10, source_folder(_CIFAR10, folder))
 
 
 @by_name
-def cifar100(*, folder: str | PathLike | None = None, labels: str = "fine") -> Dataset:
+@checked
+def cifar100(
+    *,
+    folder: str | PathLike | None = None,
+    labels: Literal["fine", "coarse"] = "fine",
+) -> Dataset:
     """CIFAR-100: as CIFAR-10, with 100 classes, or with the 20 "coarse" `labels`.
 
-    Reads the binary version in `folder`, or in $HETJAX_DATA/cifar100, or downloads
-    169 MB. A `DataError` says which files were looked for, and where.
+    Reads the binary version in `folder`, or $HETJAX_DATA/cifar100, or downloads 169 MB.
     """
-    return cifar.read_version(
-        cifar.CIFAR100, source_folder(_CIFAR100, folder), labels=labels
+    return arrays.read_cifar_version(
+        arrays.CIFAR100, source_folder(_CIFAR100, folder), labels=labels
     )
 
 
 @by_name
+@checked
 def flowers102(
     *,
     folder: str | PathLike | None = None,
-    size: int = 256,
-    split: str = "swapped",
+    size: Side = 256,
+    split: Literal["swapped", "official"] = "swapped",
     cache: str | PathLike | None = None,
-    workers: int | None = None,
+    workers: Count | None = None,
     verify: bool | None = None,
 ) -> Dataset:
     """Oxford Flowers102: 8,189 photographs, x [N, size, size, 3] uint8, y [N] of 102.
@@ -148,9 +240,7 @@ def flowers102(
     cache takes 1.6 GB for size=256. A `DataError` names missing or damaged files.
     Source: Nilsback and Zisserman (2008), www.robots.ox.ac.uk/~vgg/data/flowers/102.
     """
-    check_arguments(size, workers)
-    flowers.check_split(split)
-    found = flowers.find_flowers(source_folder(_FLOWERS102, folder), split)
+    found = image_folder.find_flowers(source_folder(_FLOWERS102, folder), split)
     return read_images(
         found,
         f"flowers102 {split}",
@@ -162,12 +252,13 @@ def flowers102(
 
 
 @by_name
+@checked
 def tiny_imagenet(
     *,
     folder: str | PathLike | None = None,
-    size: int = 64,
+    size: Side = 64,
     cache: str | PathLike | None = None,
-    workers: int | None = None,
+    workers: Count | None = None,
     verify: bool | None = None,
 ) -> Dataset:
     """Tiny ImageNet: 100,000 + 10,000 images, x [N, size, size, 3] uint8, y [N] of 200.
@@ -183,20 +274,20 @@ def tiny_imagenet(
     `DataError` names missing or damaged files. Source:
     cs231n.stanford.edu/tiny-imagenet-200.zip.
     """
-    check_arguments(size, workers)
-    found = tiny.find_tiny_imagenet(source_folder(_TINY_IMAGENET, folder))
+    found = image_folder.find_tiny_imagenet(source_folder(_TINY_IMAGENET, folder))
     return read_images(
         found, "tiny_imagenet", size=size, cache=cache, workers=workers, verify=verify
     )
 
 
 @by_name
+@checked
 def ag_news(
     *,
     folder: str | PathLike | None = None,
-    length: int = 256,
+    length: Annotated[int, Bounds(low=3, high=1 << 16)] = 256,
     vocabulary: str | PathLike | None = None,
-    vocabulary_size: int = 30_522,
+    vocabulary_size: Annotated[int, Bounds(low=6)] = 30_522,
     cache: str | PathLike | None = None,
 ) -> Dataset:
     r"""AG News: 120,000 + 7,600 texts as tokens, x [N, length], y [N] of 4 topics.
@@ -217,9 +308,9 @@ def ag_news(
     names the file and line of an error. Needs the package tokenizers:
     pip install "hetjax[text]". Source: Zhang, Zhao and LeCun (2015).
     """
-    news.check_arguments(length, vocabulary, vocabulary_size)
-    files = news.files_in(found := source_folder(_AG_NEWS, folder))
-    if vocabulary is None and (found / news.VOCABULARY).is_file():
-        vocabulary = found / news.VOCABULARY
-    chosen = int(vocabulary_size) if vocabulary is None else Path(vocabulary)
-    return news.read_tokens(files, int(length), chosen, cache)
+    news.tokenizers_package()
+    root = source_folder(_AG_NEWS, folder)
+    if vocabulary is None and (root / news.VOCABULARY).is_file():
+        vocabulary = root / news.VOCABULARY
+    chosen = vocabulary_size if vocabulary is None else Path(vocabulary)
+    return news.read_tokens(root, length, chosen, cache)

@@ -1,261 +1,186 @@
-"""Converts XMC text to numbers, a quarter of a MB of whole lines at a time.
+"""Lines of sparse text, `label,label index:value index:value ...`, as numbers.
 
-The fast parser finds all separators of a text at once. Between two of them there is a
-label, a feature's index, its value or nothing; which one depends only on the two
-separators and on whether there is anything between them. `decimals` converts these
-words to numbers. If the fast parser is in doubt, the text is parsed again line by line:
-the slow parser accepts unusual but legal text, and finds the line and cause of an
-error. Both return the same numbers.
+A plain loop over the lines has 0.7 times the speed of scikit-learn's svmlight reader,
+which names no line in its errors, refuses unsorted features, and drops empty rows: this
+loop would be needed beside it.
 """
 
-import math
 import re
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from hetjax.data.readers import DataError
-from hetjax.data.readers.decimals import decimals, integers
+from hetjax.data.readers.text_files import chunks
 
-
-class Bounds(NamedTuple):
-    """The indices that may occur: features from `first_index`, labels from zero on."""
-
-    first_index: int
-    features: int  # number
-    labels: int  # number
+LARGEST = 2**31 - 1  # features or labels that an int32 can number
+_INTEGER = re.compile(rb"[+-]?0*\d{1,18}")
+# of a line and its words: remove those of the labels, and return the labels
+LabelsOf = Callable[[bytes, list[bytes]], list[int]]
 
 
 class Rows(NamedTuple):
-    """The rows of a text, in order: R lines with L labels and E features in all."""
+    """The rows of R lines, with L labels in all."""
 
-    labels_per_row: np.ndarray  # [R]
-    labels: np.ndarray  # [L] int32
-    features_per_row: np.ndarray  # [R]
-    features: np.ndarray  # [E] int32, zero-based
-    values: np.ndarray  # [E] float32
+    x: sp.csr_array  # [R, features] float32, repeated features are summed
+    labels: np.ndarray  # [L] int64, line after line
+    label_counts: np.ndarray  # [R]
     empty: np.ndarray  # [R] bool, lines without a single character
+    summed: int  # repeated features
 
 
-def parse(text: bytes, bounds: Bounds, path: object, first_line: int) -> Rows:
-    """The rows of a text whose every line ends in a newline, or a DataError."""
-    rows = _parse_at_once(text, bounds)
-    return _parse_lines(text, bounds, path, first_line) if rows is None else rows
+def read_rows(
+    path: Path,
+    labels_of: LabelsOf,
+    first_index: int,
+    features: int = LARGEST,
+    *,
+    skip_header: bool = False,
+    comments: bool = False,
+) -> Rows:
+    """The rows of a file; a `DataError` names the first line that is wrong.
 
-
-# The fast parser: kinds of separators, and roles of the word between two of them.
-_NEWLINE, _BLANK, _COMMA, _COLON, _ILLEGAL = range(5)
-_NOTHING, _LABEL, _INDEX, _VALUE, _EMPTY_LINE, _WRONG = range(6)
-_EMPTY = 64  # added to 8 before + after if nothing is between the two separators
-
-
-def _kinds() -> bytes:
-    """The kind of each of the 256 bytes as a separator; `_ILLEGAL` for others."""
-    kinds = bytearray([_ILLEGAL] * 256)
-    for kind, members in (
-        (_NEWLINE, b"\n"),
-        (_BLANK, b" \t"),
-        (_COMMA, b","),
-        (_COLON, b":"),
-    ):
-        for byte in members:
-            kinds[byte] = kind
-    return bytes(kinds)
-
-
-def _roles() -> bytes:
-    """The role of a word, at 8 before + after, + _EMPTY if it has no characters."""
-    roles = np.full((2, 8, 8), _WRONG, np.uint8)
-    for before in (_NEWLINE, _COMMA):
-        roles[0, before, (_COMMA, _BLANK, _NEWLINE)] = _LABEL
-    for before in (_NEWLINE, _BLANK):
-        roles[0, before, _COLON] = _INDEX
-    roles[0, _COLON, (_BLANK, _NEWLINE)] = _VALUE
-    roles[1, _NEWLINE, _BLANK] = _NOTHING
-    roles[1, _BLANK, (_BLANK, _NEWLINE)] = _NOTHING
-    roles[1, _NEWLINE, _NEWLINE] = _EMPTY_LINE
-    return roles.tobytes().ljust(256, bytes([_WRONG]))
-
-
-_KINDS, _ROLES = _kinds(), _roles()
-_OF_NUMBERS = b"0123456789.eE+-"
-
-
-class _Words(NamedTuple):
-    """The M words between neighboring separators of a text."""
-
-    starts: np.ndarray  # [M]
-    widths: np.ndarray  # [M] number of bytes
-    before: np.ndarray  # [M] uint8, kind of the separator before
-    roles: np.ndarray  # [M] uint8
-
-
-def _parse_at_once(text: bytes, bounds: Bounds) -> Rows | None:
-    """The rows, or None if anything is doubtful."""
-    # a newline before the first row, too, and 8 bytes after every word
-    text = b"\n" + text + b"\n" * 8
-    words = _words(text)
-    if words.roles.max(initial=0) == _WRONG or b"/" in text:  # "/": see `decimals`
-        return None
-    at_label = np.flatnonzero(words.roles == _LABEL)
-    at_index = np.flatnonzero(words.roles == _INDEX)
-    at_value = at_index + 1  # the grammar allows nothing else after a colon
-    labels = _indices(text, words, at_label, 0, bounds.labels)
-    features = _indices(text, words, at_index, bounds.first_index, bounds.features)
-    values = _values(text, words, at_value)
-    if labels is None or features is None or values is None:
-        return None
-    first = np.flatnonzero(words.before == _NEWLINE)  # word of each row
-    ends = np.append(first, len(words.roles))
-    return Rows(
-        labels_per_row=np.diff(np.searchsorted(at_label, ends)),
-        labels=labels,
-        features_per_row=np.diff(np.searchsorted(at_index, ends)),
-        features=features,
-        values=values,
-        empty=words.roles[first] == _EMPTY_LINE,
-    )
-
-
-def _words(text: bytes) -> _Words:
-    """The words of a text that is padded by a newline before and 8 after it."""
-    buffer = np.frombuffer(text, np.uint8)[:-8]
-    # separators, and other bytes up to the comma: these are in no number
-    found = buffer <= ord(",")
-    found |= buffer == ord(":")
-    if b"+" in text:
-        found &= buffer != ord("+")
-    separators = np.flatnonzero(found)
-    kinds = np.frombuffer(buffer.take(separators).tobytes().translate(_KINDS), np.uint8)
-    starts = separators[:-1] + 1
-    widths = separators[1:] - starts
-    pairs = 8 * kinds[:-1] + kinds[1:] + _EMPTY * (widths == 0).view(np.uint8)
-    roles = np.frombuffer(pairs.tobytes().translate(_ROLES), np.uint8)
-    return _Words(starts, widths, kinds[:-1], roles)
-
-
-def _indices(
-    text: bytes, at: _Words, chosen: np.ndarray, first: int, number: int
-) -> np.ndarray | None:
-    """The words as indices [n] int32, counted from `first`; None if any is invalid."""
-    found = integers(text, at.starts.take(chosen), at.widths.take(chosen))
-    if found is None:
-        return None
-    found -= first
-    if found.size and (found.min() < 0 or found.max() >= number):
-        return None
-    return found.astype(np.int32)
-
-
-def _values(text: bytes, at: _Words, chosen: np.ndarray) -> np.ndarray | None:
-    """These words as numbers [n] float32; None if one is not a finite number."""
-    starts, widths = at.starts.take(chosen), at.widths.take(chosen)
-    if b"-" in text:
-        negative = np.frombuffer(text, np.uint8).take(starts) == ord("-")
-        values, unread = decimals(text, starts + negative, widths - negative)
-        values[negative] *= -1
-    else:
-        values, unread = decimals(text, starts, widths)
-    places = starts[unread].tolist(), (starts + widths)[unread].tolist()
-    words = [text[start:stop] for start, stop in zip(*places, strict=True)]
-    if b"".join(words).strip(_OF_NUMBERS):  # `float` accepts names and underscores
-        return None
-    try:
-        values[unread] = list(map(float, words))
-    except ValueError:
-        return None
-    with np.errstate(over="ignore"):
-        values = values.astype(np.float32)
-    return values if np.isfinite(values[unread]).all() else None
-
-
-# The slow parser.
-_INTEGER = re.compile(rb"[+-]?0*\d{1,18}")
-
-
-def _parse_lines(text: bytes, bounds: Bounds, path: object, first_line: int) -> Rows:
-    """The rows, parsed one by one; a DataError names the line."""
-    lines = text.split(b"\n")[:-1]
-    rows = []
-    for number, line in enumerate(lines, start=first_line):
+    `labels_of` raises a ValueError for labels that are wrong; `comments` from "#" to a
+    line's end are removed.
+    """
+    found = []
+    for first_line, lines in chunks(path):
+        if skip_header and first_line == 1:
+            first_line, lines = 2, lines[1:]
+        if comments:
+            lines = [line.partition(b"#")[0] for line in lines]
         try:
-            rows.append(_parse_line(line, bounds))
-        except ValueError as error:
-            raise DataError(f"{path}:{number}: {error}") from None
-    labels, pairs = [row[0] for row in rows], [row[1] for row in rows]
-    features = [pair[0] for row in pairs for pair in row]
-    values = [pair[1] for row in pairs for pair in row]
+            found.append(_rows(lines, labels_of, first_index, features))
+        except (ValueError, OverflowError):
+            for number, line in enumerate(lines, start=first_line):
+                _check_line(f"{path}:{number}", line, labels_of, first_index, features)
+            raise
+    if not found:
+        raise DataError(f"{path}: no rows, the file is empty")
     return Rows(
-        labels_per_row=np.array([len(row) for row in labels], np.int64),
-        labels=np.array([label for row in labels for label in row], np.int32),
-        features_per_row=np.array([len(row) for row in pairs], np.int64),
-        features=np.array(features, np.int32),
-        values=np.array(values, np.float64).astype(np.float32),
-        empty=np.array([not line for line in lines], bool),
+        sp.csr_array(sp.vstack([rows.x for rows in found], "csr")),
+        np.concatenate([rows.labels for rows in found]),
+        np.concatenate([rows.label_counts for rows in found]),
+        np.concatenate([rows.empty for rows in found]),
+        sum(rows.summed for rows in found),
     )
 
 
-def _parse_line(
-    line: bytes, bounds: Bounds
-) -> tuple[list[int], list[tuple[int, float]]]:
-    """The labels and (feature, value) pairs of a row; a ValueError if it is invalid."""
+def _rows(
+    lines: list[bytes], labels_of: LabelsOf, first_index: int, features: int
+) -> Rows:
+    """The rows of these lines; a ValueError or OverflowError if any is wrong."""
+    labels, label_counts, indices, values, counts = [], [], [], [], []
+    for line in lines:
+        if b"_" in line:  # which `int` and `float` accept
+            raise ValueError
+        words = line.split()
+        found = labels_of(line, words)
+        labels += found
+        label_counts.append(len(found))
+        counts.append(len(words))
+        for word in words:
+            index, _, value = word.partition(b":")
+            indices.append(int(index))
+            values.append(float(value))
+    columns = np.array(indices, np.int64) - first_index
+    if columns.size and not 0 <= columns.min() <= columns.max() < features:
+        raise ValueError
+    with np.errstate(over="ignore"):  # an infinity is an error below
+        x = csr_of(counts, columns, np.array(values, np.float32), features)
+    if not np.isfinite(x.data).all():
+        raise ValueError
+    return Rows(
+        x,
+        np.array(labels, np.int64),
+        np.array(label_counts, np.int64),
+        np.array([not line for line in lines], bool),
+        len(values) - len(x.data),
+    )
+
+
+def csr_of(
+    counts: np.ndarray | list[int],
+    columns: np.ndarray,
+    values: np.ndarray,
+    width: int,
+) -> sp.csr_array:
+    """A matrix of rows with `counts` entries; repeated entries of a row are summed."""
+    starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    if starts[-1] <= LARGEST:  # scipy gives both index arrays the wider of their dtypes
+        starts = starts.astype(np.int32)
+    parts = values, columns.astype(np.int32), starts
+    matrix = sp.csr_array(parts, shape=(len(counts), width))
+    matrix.sum_duplicates()
+    return matrix
+
+
+def as_wide_as(matrix: sp.csr_array, columns: int) -> sp.csr_array:
+    """The matrix with another number of columns, without copying."""
+    parts = matrix.data, matrix.indices, matrix.indptr
+    return sp.csr_array(parts, shape=(len(matrix.indptr) - 1, columns))
+
+
+def _check_line(
+    where: str, line: bytes, labels_of: LabelsOf, first: int, features: int
+) -> None:
+    """Raises a DataError that says what is wrong with a line, if anything is."""
+    try:
+        _rows([line], labels_of, first, features)
+        return
+    except (ValueError, OverflowError):
+        pass
     try:
         line.decode()
     except UnicodeDecodeError as error:
         found = f"byte 0x{line[error.start]:02x} in column {error.start + 1}"
-        _fail(f"not a text file ({found}); damaged, or packed in an unknown way?")
-    words = line.split()  # at any white space
-    labels = []
-    if words and not line[:1].isspace() and b":" not in words[0]:
-        labels = _labels(words.pop(0), bounds)
-    return labels, [_feature(word, bounds) for word in words]
-
-
-def _labels(words: bytes, bounds: Bounds) -> list[int]:
-    parts = words.split(b",")
-    if b"" in parts:
-        _fail(
-            f"a label is missing in {_shown(words)}; is there a blank after a comma? "
-            "Separate labels by commas alone: 1,2"
-        )
-    return [_label(word, bounds) for word in parts]
-
-
-def _label(word: bytes, bounds: Bounds) -> int:
-    if not _INTEGER.fullmatch(word):
-        _fail(f"label {_shown(word)} is not an integer")
-    label, number = int(word), bounds.labels
-    if not 0 <= label < number:
-        hint = "; numbered from one? labels count from zero: subtract 1 from each"
-        _fail(f"label {label} is outside 0..{number - 1}{hint * (label == number)}")
-    return label
-
-
-def _feature(word: bytes, bounds: Bounds) -> tuple[int, float]:
-    """The zero-based index and the value of one `index:value`."""
-    index_text, _, value_text = word.partition(b":")
+        raise DataError(
+            f"{where}: not a text file ({found}); damaged, or packed in an unknown way?"
+        ) from None
+    words = line.split()
     try:
-        value = float(value_text)
+        labels_of(line, words)
+    except ValueError as error:
+        raise DataError(f"{where}: {error}") from None
+    for word in words:
+        problem = _problem_of_feature(word, first, features)
+        if problem:
+            raise DataError(f"{where}: feature {problem}")
+    raise DataError(f"{where}: the sum of repeated features is infinite")
+
+
+def _problem_of_feature(word: bytes, first: int, features: int) -> str:
+    """A text about what is wrong with one `index:value`, "" if nothing is."""
+    index, _, value = word.partition(b":")
+    try:
+        number = float(value)
     except ValueError:
-        value = None
-    if value is None or b"_" in value_text or not _INTEGER.fullmatch(index_text):
-        _fail(f"feature {_shown(word)} is not index:value")
-    if not math.isfinite(value) or abs(value) >= 2.0**128 - 2.0**103:
-        _fail(f"feature {_shown(word)} is not finite in float32")
-    index, first = int(index_text), bounds.first_index
-    if not first <= index < first + bounds.features:
-        hint = "; numbered from one? then pass first_index=1" if not first else ""
-        hint = hint if index == bounds.features else ""
-        last = first + bounds.features - 1
-        _fail(f"feature {index} is outside {first}..{last}{hint}")
-    return index - first, value
+        return f"{shown(word)} is not index:value"
+    if b"_" in word or not _INTEGER.fullmatch(index):
+        return f"{shown(word)} is not index:value"
+    if not abs(number) < 2.0**128 - 2.0**103:
+        return f"{shown(word)} is not finite in float32"
+    if first <= int(index) < first + features:
+        return ""
+    hint = ""
+    if int(index) == 0:
+        hint = "; numbered from zero? then pass first_index=0"
+    elif int(index) == features and not first:
+        hint = "; numbered from one? then pass first_index=1"
+    return f"{int(index)} is outside {first}..{first + features - 1}{hint}"
 
 
-def _fail(message: str) -> NoReturn:
-    raise ValueError(message)
+def integer(word: bytes) -> int:
+    """A label of at most 18 digits; a ValueError if it is none."""
+    if not _INTEGER.fullmatch(word):
+        raise ValueError(f"label {shown(word)} is not an integer")
+    return int(word)
 
 
-def _shown(word: bytes) -> str:
+def shown(word: bytes) -> str:
     """A word of the file for a message, truncated if it is long."""
     text = word.decode(errors="replace")
     return repr(text if len(text) <= 40 else text[:40] + "...")

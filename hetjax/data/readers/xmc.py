@@ -1,43 +1,36 @@
-"""Reads multi-label sparse data: XMC text and multi-label libSVM.
+"""Multi-label sparse data: XMC text and multi-label libSVM.
 
 A row is `label,label feature:value feature:value ...`; the first line may be a header
-`rows features labels`. The text is read in chunks of whole lines, which `sparse_text`
-converts to numbers; each chunk becomes a block of rows of a CSR matrix. Parsed copies
-of large files are cached (`parsed_copies`).
+`rows features labels`.
 """
 
 import dataclasses
+import functools
 import re
+import warnings
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
+from hetjax.arguments import Whole, checked
 from hetjax.data.dataset import Dataset, Split, note
-from hetjax.data.readers import DataError, parsed_copies
-from hetjax.data.readers.csr_builder import (
+from hetjax.data.readers import DataError, copies, text_files
+from hetjax.data.readers.sparse_text import (
     LARGEST,
-    CsrBuilder,
-    CsrRows,
     as_wide_as,
-    check_sums,
-    csr_rows,
-    largest_column,
-)
-from hetjax.data.readers.sparse_text import Bounds, Rows, parse
-from hetjax.data.readers.text_files import (
-    BYTE_ORDER_MARK,
-    LONGEST_LINE,
-    chunks,
-    find,
-    from_first_bad_line,
-    opened,
+    csr_of,
+    integer,
+    read_rows,
+    shown,
 )
 from hetjax.recipes import by_name
 
 _HEADER = re.compile(rb"\s*([+-]?\d{1,18})\s+([+-]?\d{1,18})\s+([+-]?\d{1,18})\s*")
+_PARTS = ("data", "indices", "indptr")
 
 
 class _Header(NamedTuple):
@@ -46,20 +39,13 @@ class _Header(NamedTuple):
     labels: int
 
 
-class _XmcPart(NamedTuple):
-    """The content of one file, and notes about it."""
-
-    x: sp.csr_array  # [N, features] float32
-    y: sp.csr_array  # [N, labels] float32, 1.0 at every true label
-    notes: tuple[str, ...]
-
-
 @by_name
+@checked
 def read_xmc(
     train: str | PathLike,
     test: str | PathLike,
     *,
-    first_index: int = 0,
+    first_index: Whole = 0,
     name: str | None = None,
     cache: bool | str | PathLike | None = None,
 ) -> Dataset:
@@ -86,74 +72,102 @@ def read_xmc(
     deleted). True caches files of any size, a path is the cache folder, False neither
     makes nor uses a copy. A copy of files that have changed is not used.
     """
-    if first_index < 0:
-        raise ValueError(f"first_index is {first_index}; it must be 0 or more")
     paths = Path(train), Path(test)
-    place = parsed_copies.copy_folder(paths, first_index, cache)
-    if place is None:
-        data = _read(paths, first_index)
-    else:
-        data = parsed_copies.load_or_read(
-            place, paths, lambda: _read(paths, first_index)
-        )
+    read = functools.cache(lambda: _read(paths, first_index))
+    data = _from_copy(paths, first_index, cache, read) or read()
     name = paths[0].resolve().parent.name if name is None else name
     return dataclasses.replace(data, name=name)
 
 
-def _read(paths: tuple[Path, Path], first_index: int) -> Dataset:
-    """The data set of a training and a test file."""
-    headers = [_read_header(path) for path in paths]
-    features, labels = _promised_sizes(paths, headers)
-    bounds = Bounds(first_index, features or LARGEST, labels or LARGEST)
-    parts = [
-        _read_part(split, path, header, bounds)
-        for split, path, header in zip(("train", "test"), paths, headers, strict=True)
-    ]
-    features = features or 1 + max(largest_column(part.x) for part in parts)
-    labels = labels or 1 + max(largest_column(part.y) for part in parts)
-    if not features or not labels:
-        missing = "labels" if features else "features"
-        raise DataError(f"{paths[0]}: there are no {missing} here or in {paths[1]}")
-    splits = [
-        Split(as_wide_as(part.x, features), as_wide_as(part.y, labels))
-        for part in parts
-    ]
-    return Dataset(
-        train=splits[0],
-        test=splits[1],
-        num_classes=labels,
-        notes=parts[0].notes + parts[1].notes,
-    )
-
-
 @by_name
+@checked
 def read_folder(
     path: str | PathLike,
     *,
-    first_index: int = 0,
+    first_index: Whole = 0,
     name: str | None = None,
     cache: bool | str | PathLike | None = None,
 ) -> Dataset:
     """Reads train.txt and test.txt, or else their .txt.gz (.bz2, .xz): `read_xmc`."""
-    folder = Path(path)
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder")
-    files = []
-    for split in ("train", "test"):
-        found = find(folder, f"{split}.txt")
-        if found is None:
-            names = sorted(entry.name for entry in folder.iterdir())
-            content = ", ".join(names[:20] + ["..."] * (len(names) > 20)) or "nothing"
-            wanted = f"{split}.txt or {split}.txt.gz"
-            raise DataError(f"{folder}: looked for {wanted}; it holds {content}")
-        files.append(found)
+    files = [text_files.find(Path(path), f"{split}.txt") for split in ("train", "test")]
     return read_xmc(*files, first_index=first_index, name=name, cache=cache)
+
+
+def _from_copy(
+    paths: tuple[Path, Path],
+    first_index: int,
+    cache: bool | str | PathLike | None,
+    read: Callable[[], Dataset],
+) -> Dataset | None:
+    """The data set in its cached copy, written first; None if there is to be none."""
+    size = sum(path.stat().st_size for path in paths if path.is_file())
+    if cache is False or (cache is None and size < text_files.LARGE):
+        return None
+
+    def write(folder: Path) -> dict[str, Any]:
+        data = read()
+        for split in ("train", "test"):
+            for axis in ("x", "y"):
+                matrix = getattr(getattr(data, split), axis)
+                for part in _PARTS:
+                    np.save(folder / f"{split}_{axis}_{part}", getattr(matrix, part))
+        sizes = {"features": data.num_features, "labels": data.num_classes}
+        return {**sizes, "notes": data.notes}
+
+    options = ["xmc", *(str(path.resolve()) for path in paths), int(first_index)]
+    folder = copies.copy_folder(
+        paths[0].resolve().parent, options, None if isinstance(cache, bool) else cache
+    )
+    try:
+        # "c": writing into an array is possible, and does not change the file
+        copy = copies.load_or_write(folder, paths, write, mode="c")
+    except copies.CannotWrite as error:
+        warnings.warn(f"{error}; cache=False asks for none", stacklevel=3)
+        return None
+    labels = copy.facts["labels"]
+    splits = []
+    for split in ("train", "test"):
+        matrices = []
+        for axis, columns in (("x", copy.facts["features"]), ("y", labels)):
+            parts = tuple(copy.arrays[f"{split}_{axis}_{part}"] for part in _PARTS)
+            shape = len(parts[2]) - 1, columns
+            matrices.append(sp.csr_array(parts, shape=shape))
+            # otherwise scipy reads everything to check
+            matrices[-1].has_canonical_format = True
+        splits.append(Split(*matrices))
+    return Dataset(*splits, num_classes=labels, notes=tuple(copy.facts["notes"]))
+
+
+def _read(paths: tuple[Path, Path], first_index: int) -> Dataset:
+    """The data set of a training and a test file."""
+    train, test = headers = [_read_header(path) for path in paths]
+    if train and test and train[1:] != test[1:]:
+        raise DataError(
+            f"{paths[1]}:1: the header says {test.features} features and {test.labels} "
+            f"labels, but the header of {paths[0]} says {train.features} and "
+            f"{train.labels}; do both belong to the same data set?"
+        )
+    promised = train or test
+    sizes = promised[1:] if promised else (LARGEST, LARGEST)
+    notes: list[str] = []
+    splits = [
+        _read_split(split, path, header, sizes, first_index, notes)
+        for split, path, header in zip(("train", "test"), paths, headers, strict=True)
+    ]
+    if not promised:
+        largest = [[m.indices.max(initial=-1) for m in (s.x, s.y)] for s in splits]
+        sizes = [1 + int(size) for size in np.max(largest, axis=0)]
+        if not all(sizes):
+            missing = "labels" if sizes[0] else "features"
+            raise DataError(f"{paths[0]}: there are no {missing} here or in {paths[1]}")
+        splits = [Split(*map(as_wide_as, (s.x, s.y), sizes)) for s in splits]
+    return Dataset(*splits, num_classes=sizes[1], notes=tuple(filter(None, notes)))
 
 
 def _read_header(path: Path) -> _Header | None:
     """The first line as a header if it is three integers; None if it is a row."""
-    with opened(path) as file:
-        line = file.readline(LONGEST_LINE).removeprefix(BYTE_ORDER_MARK)
+    with text_files.opened(path) as file:
+        line = file.readline().removeprefix(text_files.BYTE_ORDER_MARK)
     found = _HEADER.fullmatch(line)
     if not found:
         words = line.decode(errors="replace").split()
@@ -172,74 +186,75 @@ def _read_header(path: Path) -> _Header | None:
     return header
 
 
-def _promised_sizes(
-    paths: tuple[Path, Path], headers: list[_Header | None]
-) -> tuple[int | None, int | None]:
-    """The numbers of features and labels in the headers; None without a header."""
-    train, test = headers
-    if train and test and train[1:] != test[1:]:
-        raise DataError(
-            f"{paths[1]}:1: the header says {test.features} features and {test.labels} "
-            f"labels, but the header of {paths[0]} says {train.features} and "
-            f"{train.labels}; do both belong to the same data set?"
-        )
-    header = train or test
-    return (header.features, header.labels) if header else (None, None)
-
-
-def _read_part(
-    split: str, path: Path, header: _Header | None, bounds: Bounds
-) -> _XmcPart:
-    """The matrices of one file, with the bounds' numbers of columns."""
-    all_x, all_y = CsrBuilder(bounds.features), CsrBuilder(bounds.labels)
-    empties = [np.zeros(0, bool)]
-    summed = repeated = 0
-
-    def read(text: bytes, first_line: int) -> tuple[Rows, CsrRows]:
-        rows = parse(text, bounds, path, first_line)
-        x = csr_rows(rows.features_per_row, rows.features, rows.values, bounds.features)
-        check_sums(x, path, first_line)
-        return rows, x
-
-    for first_line, text in chunks(path, skip_header=header is not None):
-        rows, x = from_first_bad_line(read, text, first_line)
-        ones = np.ones(len(rows.labels), np.float32)
-        y = csr_rows(rows.labels_per_row, rows.labels, ones, bounds.labels)
-        y.data[:] = 1  # a repeated label in a row counts once
-        summed += len(rows.features) - len(x.data)
-        repeated += len(rows.labels) - len(y.data)
-        all_x.append(x)
-        all_y.append(y)
-        empties.append(rows.empty)
-    empty = np.concatenate(empties)
-    meant = _rows_meant(path, header, empty)
-    x = all_x.finish(meant)
-    y = all_y.finish(meant)
-    notes = (
+def _read_split(
+    split: str,
+    path: Path,
+    header: _Header | None,
+    sizes: Sequence[int],
+    first_index: int,
+    notes: list[str],
+) -> Split:
+    """The matrices of one file; remarks are appended to `notes`."""
+    features, labels = sizes
+    rows = read_rows(
+        path,
+        functools.partial(_labels_of, most=labels),
+        first_index,
+        features,
+        skip_header=header is not None,
+    )
+    ones = np.ones(len(rows.labels), np.float32)
+    y = csr_of(rows.label_counts, rows.labels, ones, labels)
+    y.data[:] = 1  # a repeated label in a row counts once
+    content = int(np.flatnonzero(~rows.empty).max(initial=-1)) + 1
+    meant = _rows_meant(path, header, rows.empty, content)
+    x = rows.x
+    if not meant.all():
+        x, y = x[meant], y[meant]
+    notes += (
         note(split, np.diff(y.indptr) == 0, "row", "without labels"),
         note(split, np.diff(x.indptr) == 0, "row", "without features"),
-        note(split, summed, "duplicate feature", "summed"),
-        note(split, repeated, "duplicate label", "counted once"),
-        note(split, ~meant[: _content(empty)], "empty line", "ignored"),
+        note(split, rows.summed, "duplicate feature", "summed"),
+        note(split, len(rows.labels) - y.nnz, "duplicate label", "counted once"),
+        note(split, ~meant[:content], "empty line", "ignored"),
     )
-    return _XmcPart(x, y, tuple(filter(None, notes)))
+    return Split(x, y)
 
 
-def _content(empty: np.ndarray) -> int:
-    """The number of lines up to the last one that is not empty."""
-    return int(np.flatnonzero(~empty).max(initial=-1)) + 1
+def _labels_of(line: bytes, words: list[bytes], most: int) -> list[int]:
+    """The labels of a row, whose word is removed; a ValueError if they are wrong."""
+    if not words or b":" in words[0] or line[:1].isspace():
+        return []
+    word = words.pop(0)
+    parts = word.split(b",")
+    if b"" in parts:
+        raise ValueError(
+            f"a label is missing in {shown(word)}; is there a blank after a comma? "
+            "Separate labels by commas alone: 1,2"
+        )
+    labels = [integer(part) for part in parts]
+    for label in labels:
+        if not 0 <= label < most:
+            hint = "; numbered from one? labels count from zero: subtract 1 from each"
+            raise ValueError(
+                f"label {label} is outside 0..{most - 1}{hint * (label == most)}"
+            )
+    return labels
 
 
-def _rows_meant(path: Path, header: _Header | None, empty: np.ndarray) -> np.ndarray:
-    """[lines] bool: whether each is a row; empty ones if the header counts them."""
+def _rows_meant(
+    path: Path, header: _Header | None, empty: np.ndarray, content: int
+) -> np.ndarray:
+    """[lines] bool: whether each is a row; empty ones if the header counts them.
+
+    `content` is the number of lines up to the last one that is not empty.
+    """
     filled = int(np.count_nonzero(~empty))
-    if not header:
-        if not filled:
-            raise DataError(f"{path}: no rows, the file is empty")
+    if header is None and not filled:
+        raise DataError(f"{path}: no rows, the file is empty")
+    if header is None or header.rows == filled:
         return ~empty
-    if header.rows == filled:
-        return ~empty
-    if _content(empty) <= header.rows <= len(empty):
+    if content <= header.rows <= len(empty):
         return np.arange(len(empty)) < header.rows
     raise DataError(
         f"{path}: the header promises {header.rows} rows, but there are {filled}; "

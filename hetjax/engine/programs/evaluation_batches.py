@@ -6,8 +6,8 @@ from typing import Any, overload
 import jax
 import numpy as np
 
-from hetjax.data.batching import Batch, Bucket, Need, make_batch, stored
-from hetjax.data.columns import in_memory, leaves_of, row_bytes, sparse_leaves
+from hetjax.data.batching import Batch, Bucket, Need, lengths_of, make_batch
+from hetjax.data.columns import in_memory, leaves_of, row_bytes
 from hetjax.data.dataset import Split
 from hetjax.engine.placement import Device
 from hetjax.engine.programs.task_programs import Programs
@@ -124,8 +124,7 @@ def _sizes(program: Any) -> Iterator[int]:
 
 def _exact_bucket(split: Split, rows: np.ndarray, size: int) -> Bucket:
     """Return the smallest bucket of `size` examples that holds these rows."""
-    lengths = [stored(m, rows) for m in sparse_leaves((split.x, split.y))]
-    entries = Need.of(lengths).entries(size)
+    entries = Need.of(lengths_of((split.x, split.y), rows)).entries(size)
     return Bucket(size, tuple(max(1, e) for e in entries))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from jax.experimental.sparse import BCOO
 
-from hetjax.data.batching import Batch, Bucket, entries_of, fill_bucket
+from hetjax.data.batching import Batch, Bucket, fill_bucket
 from hetjax.data.columns import gather_rows, in_memory, leaves_of, row_bytes
 from hetjax.data.dataset import Split
 from hetjax.engine.job import Job
@@ -154,7 +154,7 @@ class HostRows:
     ) -> Batch:
         split = self._split
         if self._sparse:
-            each = [fill_bucket(split, r, bucket, entries_of(split, r)) for r in own]
+            each = [fill_bucket(split, r, bucket) for r in own]
             return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
         count = np.array([len(r) for r in own], np.float32)
         weight = (np.arange(bucket.size) < count[:, None]).astype(np.float32)

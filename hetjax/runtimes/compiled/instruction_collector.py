@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from hetjax import tree
-from hetjax.data.batching import Batch, bucket_of, entries_of
+from hetjax.data.batching import Batch, bucket_of, lengths_of
 from hetjax.engine import tape
 from hetjax.engine.programs.evaluation_batches import means_of
 from hetjax.engine.protocols import EvaluatedModel, Traits
@@ -93,7 +93,7 @@ class InstructionCollector(StretchLauncher):
             return 0
         lengths = []
         if train.sparse:
-            lengths = [[e.lengths for e in entries_of(train, r)] for r in rows]
+            lengths = [lengths_of((train.x, train.y), r) for r in rows]
         return len(rows) * (bucket_of(buckets, n, lengths).size - n)
 
     def _finish(self, arrival: Arrival) -> PendingOutcome:

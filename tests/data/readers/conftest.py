@@ -1,7 +1,7 @@
 """Fixtures of the tests of parsed copies."""
 
 import pytest
-from parsed_copies import TEST, TRAIN
+from xmc_texts import TEST, TRAIN
 
 from hetjax.data.readers import text_files
 
@@ -24,9 +24,9 @@ def parsed(monkeypatch):
     """The list of parsed files."""
     found, read = [], text_files.chunks
 
-    def chunks(path, skip_header):
+    def chunks(path):
         found.append(path.name)
-        return read(path, skip_header)
+        return read(path)
 
-    monkeypatch.setattr("hetjax.data.readers.xmc.chunks", chunks)
+    monkeypatch.setattr("hetjax.data.readers.sparse_text.chunks", chunks)
     return found

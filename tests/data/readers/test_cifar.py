@@ -5,7 +5,7 @@ import pytest
 from cifar_files import write_10, write_100
 
 from hetjax.data import DataError, read_cifar
-from hetjax.data.readers import cifar
+from hetjax.data.readers import image_arrays
 
 
 def check(split, records, column, num_labels):
@@ -24,7 +24,7 @@ def check(split, records, column, num_labels):
 @pytest.mark.parametrize("block", [1, 2, 5000])
 @pytest.mark.parametrize("inner", ["", "cifar-10-batches-bin"])
 def test_cifar10(tmp_path, monkeypatch, block, inner):
-    monkeypatch.setattr(cifar, "_BLOCK", block)
+    monkeypatch.setattr(image_arrays, "_BLOCK", block)
     written = write_10(tmp_path / inner)
     data = read_cifar(tmp_path)
     check(data.train, np.concatenate(written[:5]), 0, 1)
@@ -83,7 +83,7 @@ def wrong_label(folder):
 )
 @pytest.mark.parametrize("block", [1, 5000])
 def test_errors_name_the_fault(tmp_path, monkeypatch, damage, message, block):
-    monkeypatch.setattr(cifar, "_BLOCK", block)
+    monkeypatch.setattr(image_arrays, "_BLOCK", block)
     write_10(tmp_path)
     damage(tmp_path)
     with pytest.raises(DataError, match=message):

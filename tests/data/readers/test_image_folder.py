@@ -207,7 +207,7 @@ def test_one_more_class_among_the_test_images(folder, read):
     with pytest.raises(DataError, match=r"val.dog: .*train has no class of that name"):
         read(size=4)
     write_image(folder / "val" / "emu" / "a.jpg", 9, 9)
-    with pytest.raises(DataError, match=r"nor of 1 other\)"):
+    with pytest.raises(DataError, match=r"of 2 such\)"):
         read(size=4)
 
 
@@ -237,20 +237,20 @@ def test_folders_without_what_was_looked_for(tmp_path, files, message):
     ],
 )
 def test_arguments(read, argument, value):
-    with pytest.raises(ValueError, match=rf"^{argument} is {value!r}; it must be"):
+    with pytest.raises(ValueError, match=rf"^{argument}={value!r}: pass"):
         read(**{argument: value})
 
 
 @pytest.mark.parametrize("cache", ["", 1, True])
 def test_what_is_no_place_for_a_copy(folder, cache):
-    with pytest.raises(ValueError, match=f"cache={cache!r}: pass a folder, or None"):
+    with pytest.raises(ValueError, match=f"cache={cache!r}: pass a "):
         read_image_folder(folder, size=4, cache=cache)
 
 
 def test_the_user_s_cache_is_the_default(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("HETJAX_CACHE", str(tmp_path / "own"))
     read_image_folder(folder, size=4)
-    (copy,) = (tmp_path / "own" / "read").iterdir()
+    (copy,) = (tmp_path / "own" / "read").glob("*.lock")
     assert copy.name.startswith("pets-")
 
 

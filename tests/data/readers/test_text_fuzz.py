@@ -249,18 +249,6 @@ def test_of_two_kinds_of_mistakes_the_first_line_is_named(tmp_path, kind):
                 read(tmp_path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_bad_line_before_an_endless_one_is_named(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(text_files, "CHUNK", 8)
-    monkeypatch.setattr(text_files, "LONGEST_LINE", 100)
-    read, _, _, good, header = KINDS[kind]
-    (tmp_path / "good").write_bytes(header + good)
-    for before, line in ((b"", 2), (b"x\n", 2), (good, 3)):
-        (tmp_path / "bad").write_bytes(good + before + b"1" * 500)
-        with pytest.raises(DataError, match=f"bad:{line}: "):
-            read(tmp_path)
-
-
 def test_queries_are_noted_and_comments_are_not(tmp_path):
     (tmp_path / "good").write_bytes(
         b"# made by hand\n1 qid:1 1:1 # one\n1\tqid:2\t2:1\n"

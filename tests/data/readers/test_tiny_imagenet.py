@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from image_files import plainly, write_image
+from image_files import plainly
 from official_images import write_tiny
 
 from hetjax.data import DataError, tiny_imagenet
@@ -51,9 +51,7 @@ def test_the_size_is_that_of_the_originals(read):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("wnids.txt", "n01\nn02\n\nn01\n", r":4: n01 is also in line 1"),
-        ("wnids.txt", "n01\n../n02\n", r":2: '\.\./n02' is not a WordNet id"),
-        ("wnids.txt", "\n", ": no ids, the file is empty"),
+        ("wnids.txt", "\n", ": no lines, the file is empty"),
         ("wnids.txt", b"n01\n\xff\xfe", ": not a text file"),
         (
             "val/val_annotations.txt",
@@ -62,12 +60,7 @@ def test_the_size_is_that_of_the_originals(read):
         ),
         ("val/val_annotations.txt", "\n../a.JPEG\tn01\n", ":2: looked for a file name"),
         ("val/val_annotations.txt", "val_0.JPEG\tn03\n", ":1: 'n03' is not in wnids"),
-        (
-            "val/val_annotations.txt",
-            "val_0.JPEG\tn01\nval_0.JPEG\tn02\n",
-            ":2: val_0.JPEG is annotated twice",
-        ),
-        ("val/val_annotations.txt", "", ": no annotations, the file is empty"),
+        ("val/val_annotations.txt", "", ": no lines, the file is empty"),
         ("val/val_annotations.txt", None, ": no such file"),
     ],
 )
@@ -80,13 +73,10 @@ def test_what_is_wrong_with_a_list(folder, read, file, text, message):
         read()
 
 
-def test_missing_and_left_over_images(folder, read):
+def test_missing_images(folder, read):
     path = folder / "val" / "images" / "val_2.JPEG"
     path.rename(path.with_name("val_3.JPEG"))
     with pytest.raises(DataError, match="1 of 3 images are missing: val.images.val_2"):
-        read()
-    write_image(path, 64, 64)
-    with pytest.raises(DataError, match=r"val_3.JPEG: not in val/val_ann.* 1 images"):
         read()
 
 
@@ -94,7 +84,4 @@ def test_a_class_without_a_folder(folder, read):
     place = folder / "train" / "n02" / "images"
     place.rename(place.with_name("pictures"))
     with pytest.raises(DataError, match=r"n02.images: looked for .jpg"):
-        read()
-    (folder / "train" / "n02").rename(folder / "train" / "n03")
-    with pytest.raises(DataError, match=r"n02: no such folder, but wnids.txt names"):
         read()

@@ -2,19 +2,17 @@
 
 import bz2
 import lzma
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from fuzz import fuzz
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from xmc_texts import FEATURES, GOOD, LABELS, some_rows, text_of, write
 
 from hetjax.data import DataError, read_folder, read_libsvm, read_xmc
-from hetjax.data.readers import sparse_text, text_files
+from hetjax.data.readers import text_files
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 
@@ -83,52 +81,6 @@ def test_written_rows_are_read_back(
         assert split.x.has_canonical_format
 
 
-@settings(deadline=None, max_examples=100)
-@given(some_rows, st.integers(0, 1))
-def test_fast_and_slow_paths_agree(rows, first_index):
-    text = text_of(rows)
-    bounds = sparse_text.Bounds(first_index, FEATURES, LABELS)
-    slow = slow_error = None
-    try:
-        slow = sparse_text._parse_lines(text, bounds, "file", 1)
-    except DataError as error:
-        slow_error = error
-    fast = sparse_text._parse_at_once(text, bounds)
-    if slow is None:
-        assert slow_error is not None
-        assert fast is None
-    elif fast is not None:
-        for a, b in zip(fast, slow, strict=True):
-            np.testing.assert_array_equal(a, b)
-            assert a.dtype == b.dtype
-    else:
-        assert any("+" in value for _, pairs in rows for _, value in pairs)
-
-
-def test_ordinary_text_takes_the_fast_path():
-    rows = [
-        ([0, 3], [(0, "1"), (5, "-0.25"), (7, "1e-05"), (8, "0.123456789012345678")])
-    ]
-    text = b" 3:1\n3:1  4:2 \n5\n\n" + text_of(rows)
-    bounds = sparse_text.Bounds(0, FEATURES, LABELS)
-    fast = sparse_text._parse_at_once(text, bounds)
-    assert fast is not None
-    assert fast.labels_per_row.tolist() == [0, 0, 1, 0, 2]
-    assert fast.features_per_row.tolist() == [1, 2, 0, 0, 4]
-    assert fast.empty.tolist() == [False, False, False, True, False]
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.floats(0, 1e9), st.integers(0, 17))
-def test_decimals_are_as_exact_as_float(value, digits):
-    words = [f"{value:.{digits}f}", f"-{value:.{digits}f}"]
-    text = " ".join(f"{index}:{word}" for index, word in enumerate(words)).encode()
-    rows = sparse_text._parse_at_once(text + b"\n", sparse_text.Bounds(0, 2, 1))
-    assert rows is not None
-    assert rows.values.tolist() == [np.float32(float(word)) for word in words]
-    assert [math.copysign(1, v) for v in rows.values.tolist()] == [1, -1]
-
-
 def test_oddities_are_counted(read, small_chunks):
     text = "5 12 7\n1,1,2 3:1 2:4 3:0.5\n 1:1\n4:1\n5\n \n"
     data = read(text)
@@ -180,9 +132,11 @@ def test_features_may_count_from_one(tmp_path):
     assert data.train.x.toarray().tolist() == [[5, 0, 7]]
     assert data.train.y.toarray().tolist() == [[1, 1]]
     bad = write(tmp_path, "bad.txt", b"0 1:1\n0 0:1\n", False)
-    with pytest.raises(DataError, match="bad.txt:2: feature 0 is outside 1..3$"):
+    with pytest.raises(
+        DataError, match="bad.txt:2: feature 0 is outside 1..3; numbered from zero"
+    ):
         read_xmc(path, bad, first_index=1)
-    with pytest.raises(ValueError, match="first_index is -1"):
+    with pytest.raises(ValueError, match="first_index=-1"):
         read_xmc(path, path, first_index=-1)
 
 

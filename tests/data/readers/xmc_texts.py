@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 FEATURES, LABELS = 12, 7
 GOOD = "2,3 1:1 4:0.5\n"
+TRAIN = b"5 12 7\n1,1,2 3:1 2:4 3:0.5\n 1:1\n4:1\n5\n \n"  # with a case for each note
+TEST = b"0 0:1\n6 11:2\n"
 
 
 def write(folder, name, text, zipped):

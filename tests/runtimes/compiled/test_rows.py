@@ -8,8 +8,8 @@ import pytest
 import scipy.sparse as sp
 
 from hetjax.data.batching import (
-    entries_of,
     fill_bucket,
+    lengths_of,
     make_batch,
     make_buckets,
     repeated,
@@ -106,8 +106,7 @@ def test_batches_are_those_of_the_host(kind, where, exact):
         for rows, bucket, batch in found:
             assert bucket.size >= len(rows)
             assert not exact or bucket.size == len(rows)
-            entries = entries_of(split, rows)
-            assert_same(batch, fill_bucket(split, rows, bucket, entries))
+            assert_same(batch, fill_bucket(split, rows, bucket))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -142,7 +141,7 @@ def test_padding_of_rows(sparse):
     for n, size in ((4, 9), (9, 9), (1, 3)):
         rows = [rng.integers(N, size=n) for _ in range(5)]
         of_all = np.concatenate(rows)
-        lengths = [e.lengths for e in entries_of(split, of_all)]
+        lengths = lengths_of((split.x, split.y), of_all)
         table = pad_rows(np.stack(rows), size, lengths)
         assert table.shape == (5, size)
         for mine, own in zip(table, rows, strict=True):
@@ -150,7 +149,7 @@ def test_padding_of_rows(sparse):
             if not sparse:
                 np.testing.assert_array_equal(mine, repeated(own, size))
                 continue
-            each = sum(e.lengths for e in entries_of(split, own))
+            each = sum(lengths_of((split.x, split.y), own))
             assert set(mine[n:]) <= {own[each.argmin()]}
 
 

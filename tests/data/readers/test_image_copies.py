@@ -1,7 +1,6 @@
-"""Mapped copies: made once, renewed if sources change, never incomplete."""
+"""Copies of images: made once, renewed if sources change, never incomplete."""
 
 import itertools
-import json
 import multiprocessing
 import os
 import threading
@@ -18,7 +17,7 @@ from image_files import same, write_folder, write_image
 from official_images import write_flowers, write_tiny
 
 from hetjax.data import DataError, flowers102, read_image_folder, tiny_imagenet
-from hetjax.data.readers import about_file, images, mapped_copies
+from hetjax.data.readers import copies, images
 
 SIZE = 8
 ALL = 7  # images in the folder
@@ -58,24 +57,16 @@ def opened(monkeypatch):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """One image in each block."""
-    monkeypatch.setattr(mapped_copies, "BLOCK", 1)
-
-
-def the_entry(cache):
-    (entry,) = cache.iterdir()
-    return entry
-
-
-def described(cache):
-    return json.loads((the_entry(cache) / about_file.ABOUT).read_text())["about"]
-
-
-def file_of(cache, name):
-    return the_entry(cache) / described(cache)["folder"] / name
+    monkeypatch.setattr(copies, "BLOCK", 3 * SIZE**2)
 
 
 def folders(cache):
-    return [entry for entry in the_entry(cache).iterdir() if entry.is_dir()]
+    return [entry for entry in cache.iterdir() if entry.is_dir()]
+
+
+def file_of(cache, name):
+    (folder,) = folders(cache)
+    return folder / name
 
 
 def test_a_second_start_decodes_nothing(read, cache, monkeypatch):
@@ -99,7 +90,7 @@ def test_other_arguments_have_other_copies(read, cache, opened):
     assert [shape[1] for shape in shapes] == [SIZE, SIZE + 1]
     assert len(read(train="val").train) == 2
     assert len(read().train) == 5
-    assert len(list(cache.iterdir())) == 3
+    assert len(folders(cache)) == 3
     assert len(opened) == 2 * ALL + 4
 
 
@@ -164,9 +155,8 @@ DAMAGES = {
     "missing": lambda path: path.unlink(),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
 }
-DAMAGED = [about_file.ABOUT, "train_x.npy", "test_x.npy"]
-# a description has no header, and a folder in its place cannot be replaced
-SENSELESS = {(DAMAGED[0], "a folder"), (DAMAGED[0], "a flipped bit of the header")}
+DAMAGED = [copies.ABOUT, "train_x.npy", "test_x.npy"]
+SENSELESS = {(copies.ABOUT, "a flipped bit of the header")}  # it has none
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -176,8 +166,7 @@ SENSELESS = {(DAMAGED[0], "a folder"), (DAMAGED[0], "a flipped bit of the header
 def test_damaged_copies_are_noticed_and_made_anew(read, cache, opened, name, damage):
     first = read()
     expected = np.array(first.train.x), np.array(first.test.x)
-    is_about = name == about_file.ABOUT
-    path = the_entry(cache) / name if is_about else file_of(cache, name)
+    path = file_of(cache, name)
     del first  # a map of the damaged file
     DAMAGES[damage](path)
     with warnings.catch_warnings(record=True) as caught:
@@ -185,11 +174,9 @@ def test_damaged_copies_are_noticed_and_made_anew(read, cache, opened, name, dam
         again = read()
     np.testing.assert_array_equal(again.train.x, expected[0])
     np.testing.assert_array_equal(again.test.x, expected[1])
-    quiet = is_about and damage == "missing"  # as if there was no copy
-    assert len(caught) == 1 - quiet
-    for warning in caught:
-        assert "all files are read again" in str(warning.message)
-        assert warning.filename == __file__
+    (warning,) = caught
+    assert "it is made again" in str(warning.message)
+    assert warning.filename == __file__
     assert len(opened) == 2 * ALL
     read()
     assert len(opened) == 2 * ALL
@@ -209,7 +196,7 @@ def test_no_damage_changes_a_result(tmp_path_factory, which, where, byte):
     first = read_image_folder(folder, size=3, cache=place / "cache")
     expected = np.array(first.train.x), np.array(first.test.x)
     del first
-    written = [file for file in the_entry(place / "cache").rglob("*.*") if file.suffix]
+    written = file_of(place / "cache", "").iterdir()
     victim = sorted(written, key=lambda file: file.name)[which]
     content = bytearray(victim.read_bytes())
     content[int(where * len(content))] = byte
@@ -223,20 +210,20 @@ def test_no_damage_changes_a_result(tmp_path_factory, which, where, byte):
 
 @pytest.mark.usefixtures("small_blocks")
 def test_which_blocks_of_a_large_copy_are_compared(read, cache, monkeypatch):
-    """The first, third and last of five images, unless all are wanted."""
-    monkeypatch.setattr(mapped_copies, "SAMPLED", 3)
+    """Three of six, of which five begin with the end of an image; or all."""
+    monkeypatch.setattr(copies, "SAMPLED", 3)
     read()
     path, row = file_of(cache, "train_x.npy"), 3 * SIZE**2
-    start = path.stat().st_size - 5 * row
+    end = path.stat().st_size - 4 * row - 1  # of the first image
     content = path.read_bytes()
 
     def is_noticed(image, **options):
         damaged = bytearray(content)
-        damaged[start + image * row] ^= 1
+        damaged[end + image * row] ^= 1
         path.write_bytes(damaged)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            monkeypatch.setattr(mapped_copies, "_clear", lambda place: stop())
+            monkeypatch.setattr(copies, "_write", stop)
             try:
                 read(**options)
             except Stopped:
@@ -244,12 +231,12 @@ def test_which_blocks_of_a_large_copy_are_compared(read, cache, monkeypatch):
         return False
 
     assert [is_noticed(k) for k in range(5)] == [True] * 5
-    monkeypatch.setattr(mapped_copies, "WHOLE", 1)
-    assert [is_noticed(k) for k in range(5)] == [True, False, True, False, True]
+    monkeypatch.setattr(copies, "WHOLE", 1)
+    assert [is_noticed(k) for k in range(5)] == [False, True, False, False, True]
     assert [is_noticed(k, verify=True) for k in range(5)] == [True] * 5
-    monkeypatch.setattr(mapped_copies, "WHOLE", 10**9)
+    monkeypatch.setattr(copies, "WHOLE", 10**9)
     assert [is_noticed(k, verify=False) for k in range(5)] == [False] * 5
-    for damaged, what in ((content[:-1], "another size"), (content[1:] + b"x", "")):
+    for damaged, what in ((content[:-1], "damaged"), (content[1:] + b"x", "")):
         path.write_bytes(damaged)
         with pytest.raises(Stopped), pytest.warns(UserWarning, match=what):
             read(verify=False)
@@ -258,6 +245,7 @@ def test_which_blocks_of_a_large_copy_are_compared(read, cache, monkeypatch):
 @pytest.mark.parametrize(
     ("reader", "write"), [(flowers102, write_flowers), (tiny_imagenet, write_tiny)]
 )
+@pytest.mark.usefixtures("small_blocks")
 def test_official_images_are_compared_as_verify_says(reader, write, tmp_path, cache):
     where = {"folder": write(tmp_path / "official"), "size": SIZE, "cache": cache}
     expected = np.array(reader(**where).train.x)
@@ -303,8 +291,7 @@ def test_an_interrupted_pass_leaves_nothing(read, cache, monkeypatch, number, er
         patch.setattr(images, "decoded", interrupted(number, error))
         with pytest.raises(error):
             read()
-    left = [file.name for file in the_entry(cache).iterdir()]
-    assert set(left) <= {about_file.LOCK}
+    assert folders(cache) == []
     assert len(read().train) == 5
 
 
@@ -321,30 +308,22 @@ def test_too_little_memory_is_not_the_fault_of_an_image(read, monkeypatch):
 def test_what_a_killed_process_leaves_is_no_copy(read, cache, monkeypatch, opened):
     """The process is killed before it removes anything."""
     with monkeypatch.context() as patch:
-        patch.setattr(mapped_copies, "write_about", stop)
-        patch.setattr(mapped_copies.shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(copies.Path, "rename", stop)
+        patch.setattr(copies.shutil, "rmtree", lambda *_, **__: None)
         with pytest.raises(Stopped):
             read()
     (left,) = folders(cache)
-    assert {file.name for file in left.iterdir()} == {"train_x.npy", "test_x.npy"}
-    (the_entry(cache) / "about.json.0123").write_text("{")
+    assert left.suffix == ".partial"
     read()
     assert len(opened) == 2 * ALL
     assert left not in folders(cache)
-    assert len(list(the_entry(cache).glob("about.json*"))) == 1
 
 
 FAILURES = {
     "no folder": lambda cache, patch: cache.write_text("a file"),
-    "a full disk": lambda cache, patch: patch.setattr(
-        mapped_copies.os, "fsync", refuse
-    ),
-    "no renaming": lambda cache, patch: patch.setattr(
-        about_file.Path, "replace", refuse
-    ),
-    "no locks": lambda cache, patch: patch.setattr(
-        mapped_copies.filelock, "FileLock", refuse
-    ),
+    "a full disk": lambda cache, patch: patch.setattr(copies, "check_space", refuse),
+    "no renaming": lambda cache, patch: patch.setattr(copies.Path, "rename", refuse),
+    "no locks": lambda cache, patch: patch.setattr(copies.filelock, "FileLock", refuse),
 }
 
 
@@ -355,28 +334,27 @@ def test_where_nothing_can_be_written(read, cache, monkeypatch, failure):
         with pytest.raises(DataError, match=r"no copy can be written.*cache=\.\.\."):
             read()
     if cache.is_dir():  # no files of the copy remain
-        left = [file.name for file in the_entry(cache).iterdir()]
-        assert set(left) <= {about_file.LOCK}
+        assert folders(cache) == []
         assert len(read().train) == 5
 
 
 def test_too_little_space_is_said_before_all_work(read, monkeypatch, opened):
     free = ALL * 3 * SIZE**2 - 1
-    usage = mapped_copies.shutil.disk_usage("/")._replace(free=free)
-    monkeypatch.setattr(mapped_copies.shutil, "disk_usage", lambda folder: usage)
+    usage = copies.shutil.disk_usage("/")._replace(free=free)
+    monkeypatch.setattr(copies.shutil, "disk_usage", lambda folder: usage)
     with pytest.raises(DataError, match="needs 1.34e-06 GB, and 1.34e-06 GB are free"):
         read()
     assert opened == []
     monkeypatch.setattr(
-        mapped_copies.shutil, "disk_usage", lambda folder: usage._replace(free=free + 1)
+        copies.shutil, "disk_usage", lambda folder: usage._replace(free=free + 1)
     )
     assert len(read().train) == 5
 
 
 def test_a_copy_is_used_where_nothing_can_be_written(read, monkeypatch, opened):
     first = read()
-    monkeypatch.setattr(mapped_copies.filelock, "FileLock", refuse)
-    monkeypatch.setattr(mapped_copies.Path, "mkdir", refuse)
+    monkeypatch.setattr(copies.filelock, "FileLock", refuse)
+    monkeypatch.setattr(copies.Path, "mkdir", refuse)
     same(read(), first)
     assert len(opened) == ALL
 
@@ -396,24 +374,12 @@ def test_images_that_change_while_they_are_read(folder, read, cache, monkeypatch
     assert len(read().train) == 5
 
 
-def test_a_disk_that_does_not_keep_what_is_written(read, cache, monkeypatch):
-    fsync = os.fsync
-
-    def damage(descriptor):
-        os.pwrite(descriptor, b"other", 1000)
-        fsync(descriptor)
-
-    monkeypatch.setattr(mapped_copies.os, "fsync", damage)
-    with pytest.raises(DataError, match="damaged, though it was just written"):
-        read()
-
-
 def test_the_memory_does_not_hold_all(tmp_path, cache, monkeypatch):
     number, size = 300, 48
     for k in range(number):
         write_image(tmp_path / "many" / "train" / "a" / f"{k}.png", 2, 2, seed=k)
     write_image(tmp_path / "many" / "val" / "a" / "0.png", 2, 2)
-    monkeypatch.setattr(mapped_copies, "BLOCK", 4 * 3 * size**2)
+    monkeypatch.setattr(copies, "BLOCK", 4 * 3 * size**2)
     monkeypatch.setattr(images, "tqdm", _Bar)
     tracemalloc.start()
     try:
@@ -438,7 +404,7 @@ class _Bar:
     def __exit__(self, *_):
         pass
 
-    def update(self):
+    def update(self, number):
         pass
 
 
@@ -467,11 +433,11 @@ def test_who_waits_for_another_process_says_so_and_uses_its_copy(
         def acquire(self, timeout=None, **options):
             if timeout == 0:
                 raise filelock.Timeout(self.lock_file)
-            monkeypatch.setattr(mapped_copies.filelock, "FileLock", lock)
+            monkeypatch.setattr(copies.filelock, "FileLock", lock)
             read()  # as the other process
             return super().acquire(timeout, **options)
 
-    monkeypatch.setattr(mapped_copies.filelock, "FileLock", Busy)
+    monkeypatch.setattr(copies.filelock, "FileLock", Busy)
     with pytest.warns(UserWarning, match="another process is making this copy") as w:
         found = read()
     assert w[0].filename == __file__

@@ -1,5 +1,7 @@
 """Makers of data: an invalid argument is named before memory is allocated."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,12 @@ from hetjax.data import dirichlet, from_arrays, iid, synthetic_xmc
 from hetjax.data.digits import digits
 
 NAN, INF = float("nan"), float("inf")
+
+
+def named(argument, value):
+    return f"^{argument}={re.escape(repr(value))}: pass"
+
+
 X, Y = np.ones((4, 2), np.float32), np.arange(4)
 
 
@@ -15,7 +23,7 @@ X, Y = np.ones((4, 2), np.float32), np.arange(4)
     [
         *[("rows", v) for v in (NAN, INF, 2.5, "9", None, True, 0, -1, 2**31, 10**30)],
         ("test_rows", 0.5),
-        ("features", 1e3),
+        ("features", 1e30),
         ("labels", NAN),
         ("nonzeros", INF),
         ("nonzeros", "70"),
@@ -28,7 +36,7 @@ X, Y = np.ones((4, 2), np.float32), np.arange(4)
     ],
 )
 def test_synthetic_xmc(argument, value):
-    with pytest.raises(ValueError, match=rf"^{argument} is {value!r}; it must be"):
+    with pytest.raises(ValueError, match=named(argument, value)):
         synthetic_xmc(**{argument: value})
 
 
@@ -55,7 +63,7 @@ def test_synthetic_xmc_larger_than_memory(argument, sizes):
     ],
 )
 def test_digits(argument, value):
-    with pytest.raises(ValueError, match=rf"^{argument} is {value!r}; it must be"):
+    with pytest.raises(ValueError, match=named(argument, value)):
         digits(**{argument: value})
 
 
@@ -69,13 +77,13 @@ def test_digits_need_two_splits(share):
     ("argument", "value"),
     [
         *[("alpha", v) for v in (NAN, INF, 0, -1.0, "0.1", None)],
-        *[("num_workers", v) for v in (0, -1, 2.0, NAN, "2", None)],
+        *[("num_workers", v) for v in (0, -1, 2.5, NAN, "2", None)],
         *[("seed", v) for v in (-1, 0.5, None)],
     ],
 )
 def test_dirichlet(argument, value):
     arguments = {"num_workers": 2, "alpha": 0.5, "seed": 0} | {argument: value}
-    with pytest.raises(ValueError, match=rf"^{argument} is {value!r}; it must be"):
+    with pytest.raises(ValueError, match=named(argument, value)):
         dirichlet(Y, **arguments)
 
 
@@ -83,13 +91,13 @@ def test_dirichlet(argument, value):
     ("argument", "value"),
     [
         *[("num_examples", v) for v in (-1, 2.5, NAN, "9", None)],
-        *[("num_workers", v) for v in (0, 2.0, INF, None)],
+        *[("num_workers", v) for v in (0, 2.5, INF, None)],
         *[("seed", v) for v in (-1, 0.5, None)],
     ],
 )
 def test_iid(argument, value):
     arguments = {"num_examples": 9, "num_workers": 2, "seed": 0} | {argument: value}
-    with pytest.raises(ValueError, match=rf"^{argument} is {value!r}; it must be"):
+    with pytest.raises(ValueError, match=named(argument, value)):
         iid(**arguments)
 
 
@@ -99,9 +107,9 @@ def test_labels_to_partition_by(labels):
         dirichlet(labels, 1, alpha=1.0, seed=0)
 
 
-@pytest.mark.parametrize("value", [NAN, INF, 5.0, "5", True, 0, -1, 2**31, 10**30])
+@pytest.mark.parametrize("value", [NAN, INF, 5.5, "5", True, 0, -1, 2**31, 10**30])
 def test_num_classes_of_arrays(value):
-    with pytest.raises(ValueError, match=rf"^num_classes is {value!r}; it must be"):
+    with pytest.raises(ValueError, match=named("num_classes", value)):
         from_arrays((X, Y), (X, Y), num_classes=value)
 
 
