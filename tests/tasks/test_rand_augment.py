@@ -65,7 +65,7 @@ def by_pillow(name, image, magnitude, sign):
 @partial(jax.jit, static_argnames=("magnitude", "white", "fill", "method"))
 def all_operations(images, magnitude, signs, white=255.0, fill=0.0, method="nearest"):
     """Image i after operation i."""
-    border = jnp.full((1, 1, 1, 1), fill, jnp.float32)
+    border = jnp.full(images.shape[-1:], fill, jnp.float32)
     op = jnp.arange(COUNT)
     return apply_operations(images, op, signs, magnitude, white, border, method)
 
