@@ -12,7 +12,7 @@ import hetjax
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = (
-    "hetjax.typed_arguments",
+    "hetjax.arguments",
     "hetjax.machine",
     "hetjax.schedule",
     "hetjax.sampling",

@@ -20,7 +20,7 @@ from hetjax.strategies.types import Strategy
 from hetjax.tasks.task_checks import model_like, trainable_shapes
 from hetjax.tasks.types import Task
 from hetjax.tree import MergeState, ModelState, Params, PyTree
-from hetjax.typed_arguments import checked
+from hetjax.arguments import checked
 
 
 class RoundState(NamedTuple):

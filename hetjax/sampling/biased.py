@@ -7,7 +7,7 @@ import numpy as np
 
 from hetjax.machine.types import WorkerInfo
 from hetjax.sampling.types import Sampler
-from hetjax.typed_arguments import per_worker
+from hetjax.arguments import per_worker
 
 Workers = tuple[WorkerInfo, ...]
 _STREAM = 20_011  # separates these draws from other uses of a seed

@@ -13,7 +13,7 @@ from hetjax.sampling import Sampler, uniform
 from hetjax.schedule.learning_rates import LearningRateLike, check_learning_rate
 from hetjax.schedule.types import Policy
 from hetjax.summaries import html_of, maker, settings_text, two_lines
-from hetjax.typed_arguments import checked
+from hetjax.arguments import checked
 
 PARTS = ("policy", "local", "merge", "batch_size", "learning_rate", "sampler")
 
@@ -118,7 +118,7 @@ Arguments = ParamSpec("Arguments")
 def factory(make: Callable[Arguments, Strategy]) -> Callable[Arguments, Strategy]:
     """Let a strategy record its factory and the arguments, including functions.
 
-    Arguments are checked against the factory's annotations (`typed_arguments`).
+    Arguments are checked against the factory's annotations (`arguments`).
     """
     of_types = checked(make)
 

@@ -1,0 +1,115 @@
+"""Signatures say what arguments may be, and calls are held to it."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from fractions import Fraction as Ratio
+from typing import Literal
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetjax.arguments import (
+    Bounds,
+    Count,
+    Fraction,
+    Positive,
+    Seed,
+    Whole,
+    as_kind,
+    checked,
+)
+from hetjax.machine import Cost
+
+
+@checked
+def made(
+    steps: Count = 1,
+    momentum: Fraction = 0.0,
+    *,
+    rule: Literal["mean", "sum"] = "mean",
+    speeds: Positive | Sequence[Positive] = 1.0,
+    seed: Seed = 0,
+    name: str | None = None,
+):
+    return dict(locals())
+
+
+@checked
+@dataclass(frozen=True)
+class Part:
+    size: Positive
+    _: KW_ONLY
+    count: Whole = 0
+    cost: Cost | None = None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"steps": 0}, "steps=0: pass a whole number of at least 1"),
+        ({"steps": 1.5}, "steps=1.5: pass a whole number of at least 1"),
+        ({"steps": True}, "steps=True: pass a whole number of at least 1"),
+        ({"steps": 2**31}, r"steps=\d+: pass a whole number below 2\*\*31"),
+        ({"momentum": 1}, "momentum=1: pass a number from 0 to below 1"),
+        ({"momentum": np.nan}, "momentum=nan: pass a number from 0 to below 1"),
+        ({"momentum": "0"}, "momentum='0': pass a number from 0 to below 1"),
+        ({"rule": "max"}, "rule='max': choose one of mean, sum"),
+        ({"rule": ["mean"]}, r"rule=\['mean'\]: choose one of mean, sum"),
+        ({"speeds": [1, 0]}, r"speeds=\[1, 0\]: pass a number above 0 or a sequence"),
+        (
+            {"seed": 2**32},
+            "seed=4294967296: pass .*from 0 to 4294967295",
+        ),
+        ({"name": 3}, "name=3: pass a string or None"),
+    ],
+)
+def test_an_error_names_the_argument_and_what_it_may_be(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        made(**wrong)
+
+
+def test_numbers_are_passed_on_as_the_types_that_were_annotated():
+    found = made(np.int64(3), 0, speeds=[1, 2.5], seed=2**32 - 1, rule="sum")
+    assert found["steps"] == 3
+    assert type(made(4.0)["steps"]) is int
+    assert found["speeds"] == (1, 2.5)
+    assert found["seed"] == 2**32 - 1
+
+
+def test_numbers_that_jax_traces_are_passed_on():
+    assert jax.jit(lambda m: made(momentum=m)["momentum"])(2.0) == 2
+
+
+def test_fields_of_a_dataclass_are_checked_by_place_and_by_name():
+    assert Part(1, count=2, cost=Cost(0.5, 0)).cost.fixed == 0.5
+    for args, kwargs, message in [
+        ((0,), {}, "size=0: pass a number above 0"),
+        ((1,), {"count": -1}, "count=-1: pass a whole number of at least 0"),
+        ((1,), {"cost": 3}, "cost=3: pass a Cost or None"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Part(*args, **kwargs)
+
+
+@given(st.floats(allow_nan=False), st.fractions(0, 9), st.booleans(), st.booleans())
+def test_bounds_hold_as_intervals_do(value, width, open_low, open_high):
+    low, high = Ratio(1), 1 + width
+    bounds = Bounds(
+        **{"above" if open_low else "low": low, "below" if open_high else "high": high}
+    )
+    inside = (low < value or (value == low and not open_low)) and (
+        value < high or (value == high and not open_high)
+    )
+    assert bounds.hold(value) == inside
+
+
+def test_a_single_value_is_checked_by_its_kind():
+    assert as_kind("epochs", 2, Positive | None) == 2
+    assert as_kind("epochs", None, Positive | None) is None
+    with pytest.raises(ValueError, match="epochs=0: pass a number above 0 or None"):
+        as_kind("epochs", 0, Positive | None)
+    assert as_kind("call", functools.partial, Positive | type) is functools.partial
