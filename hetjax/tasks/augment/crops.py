@@ -1,37 +1,37 @@
 """Crops and resizing of images, by dm-pix and `jax.image`."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import dm_pix
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hetjax.arguments import Count, Positive, PositiveShare, Whole, checked
 from hetjax.recipes import by_name
 from hetjax.tasks.augment.transforms import (
     Numbers,
     Transform,
+    check_ascending,
     check_images,
-    check_white,
     per_channel,
-    range_of,
 )
 
-Size = int | tuple[int, int]
+Size = Count | tuple[Count, Count]
+Method = Literal["bilinear", "bicubic"]
 _ATTEMPTS = 10  # draws of random_resized_crop, as in Inception and torchvision
 
 
 @by_name
-def pad_crop(padding: int = 4, *, fill: Numbers = 0.0) -> Transform:
+@checked
+def pad_crop(padding: Whole = 4, *, fill: Numbers = 0.0) -> Transform:
     """Pads by `padding` pixels on all sides, then crops to the original size at random.
 
     All (2 padding + 1)^2 positions are equally likely. `fill` [] or [C] is the value of
     the new pixels, on the scale of x: 0 is black before normalization, as in Biased
     Local SGD. CROSSBOW scales images to -1..1 before it pads with 0, which is 0.5 here.
     """
-    if not isinstance(padding, int) or padding < 0:
-        raise ValueError(f"padding is {padding}; it must be an integer of at least 0")
     border = per_channel("fill", fill)
 
     def apply(key: jax.Array, x: jax.Array) -> jax.Array:
@@ -46,6 +46,7 @@ def pad_crop(padding: int = 4, *, fill: Numbers = 0.0) -> Transform:
 
 
 @by_name
+@checked
 def random_crop(size: Size) -> Transform:
     """Crops to `size`, a number or (height, width), at a random position.
 
@@ -62,6 +63,7 @@ def random_crop(size: Size) -> Transform:
 
 
 @by_name
+@checked
 def center_crop(size: Size) -> Transform:
     """Crops to the central `size` pixels, a number or (height, width).
 
@@ -79,12 +81,13 @@ def center_crop(size: Size) -> Transform:
 
 
 @by_name
+@checked
 def resize(
     size: Size,
     *,
-    method: str = "bilinear",
+    method: Method = "bilinear",
     antialias: bool = True,
-    white: float | None = None,
+    white: Positive | None = None,
 ) -> Transform:
     """Resizes to `size`, a number or (height, width), ignoring the aspect ratio.
 
@@ -96,9 +99,6 @@ def resize(
     shrinks.
     """
     shape = _size_of(size)
-    _check_method(method)
-    if white is not None:
-        check_white(white)
 
     def apply(key: jax.Array, x: jax.Array) -> jax.Array:
         check_images("resize", x)
@@ -110,12 +110,13 @@ def resize(
 
 
 @by_name
+@checked
 def random_resized_crop(
     size: Size,
     *,
-    scale: tuple[float, float] = (0.08, 1.0),
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
-    method: str = "bilinear",
+    scale: tuple[PositiveShare, PositiveShare] = (0.08, 1.0),
+    ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3),
+    method: Method = "bilinear",
     antialias: bool = True,
 ) -> Transform:
     """Resizes a random part of each image to `size`, a number or (height, width).
@@ -132,10 +133,8 @@ def random_resized_crop(
     fallback are those of torchvision.
     """
     shape = _size_of(size)
-    areas, ratios = range_of("scale", scale, 0, 1), range_of("ratio", ratio, 0, 1e6)
-    if min(areas[0], ratios[0]) <= 0:
-        raise ValueError(f"scale is {scale} and ratio is {ratio}; both must be above 0")
-    _check_method(method)
+    check_ascending("scale", scale)
+    check_ascending("ratio", ratio)
 
     def apply(key: jax.Array, x: jax.Array) -> jax.Array:
         check_images("random_resized_crop", x)
@@ -147,7 +146,7 @@ def random_resized_crop(
                 image, wanted, (0, 1), zoom, -corner * zoom, method, antialias
             )
 
-        corners, sides = random_parts(key, x.shape[:3], areas, ratios)
+        corners, sides = random_parts(key, x.shape[:3], scale, ratio)
         y = jax.vmap(part)(x.astype(jnp.float32), corners, sides)
         return _with_dtype(y, x.dtype)
 
@@ -195,19 +194,5 @@ def _with_dtype(y: jax.Array, dtype: Any) -> jax.Array:
     return y.astype(dtype)
 
 
-def _check_method(method: str) -> None:
-    if method not in ("bilinear", "bicubic"):
-        raise ValueError(f'method is {method!r}; choose "bilinear" or "bicubic"')
-
-
 def _size_of(size: Any) -> tuple[int, int]:
-    """Return (height, width) of the argument `size`, checked."""
-    pair = tuple(size) if isinstance(size, tuple | list) else (size, size)
-    if len(pair) != 2 or not all(isinstance(n, int | np.integer) for n in pair):
-        pair = (0, 0)
-    if min(pair) < 1:
-        raise ValueError(
-            f"size is {size!r}; it must be a number of pixels above 0, or a pair "
-            "(height, width) of them"
-        )
-    return int(pair[0]), int(pair[1])
+    return size if isinstance(size, tuple) else (size, size)

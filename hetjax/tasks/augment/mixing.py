@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hetjax.arguments import NotNegative, Positive, checked
 from hetjax.recipes import by_name
 from hetjax.tasks.augment.transforms import check_images
 
@@ -23,7 +24,8 @@ Mix = Callable[[jax.Array, jax.Array], Mixed]
 
 
 @by_name
-def mixup(alpha: float = 0.2, *, per_example: bool = False) -> Mix:
+@checked
+def mixup(alpha: Positive = 0.2, *, per_example: bool = False) -> Mix:
     """Mixes each example with another one of the batch.
 
         x_i <- share x_i + (1 - share) x_partner(i),    share ~ Beta(alpha, alpha)
@@ -32,7 +34,6 @@ def mixup(alpha: float = 0.2, *, per_example: bool = False) -> Mix:
     be any [B, ...]; integers become float32. Zhang et al., mixup: beyond empirical risk
     minimization (2018).
     """
-    _check_alpha(alpha)
 
     def apply(key: jax.Array, x: jax.Array) -> Mixed:
         partner_key, share_key = jax.random.split(key)
@@ -45,7 +46,8 @@ def mixup(alpha: float = 0.2, *, per_example: bool = False) -> Mix:
 
 
 @by_name
-def cutmix(alpha: float = 1.0, *, per_example: bool = False) -> Mix:
+@checked
+def cutmix(alpha: Positive = 1.0, *, per_example: bool = False) -> Mix:
     """Replaces a box of each image by the same box of another image of the batch.
 
         h = floor(H sqrt(1 - lambda)),  w = floor(W sqrt(1 - lambda))
@@ -56,7 +58,6 @@ def cutmix(alpha: float = 1.0, *, per_example: bool = False) -> Mix:
     that share >= lambda. The box is drawn once per batch, as in the paper's code, or
     `per_example`. x: [B, H, W, C]. Yun et al., CutMix (2019).
     """
-    _check_alpha(alpha)
 
     def apply(key: jax.Array, x: jax.Array) -> Mixed:
         check_images("cutmix", x)
@@ -81,7 +82,8 @@ def cutmix(alpha: float = 1.0, *, per_example: bool = False) -> Mix:
 
 
 @by_name
-def one_of(*mixes: Mix, probabilities: Sequence[float] | None = None) -> Mix:
+@checked
+def one_of(*mixes: Mix, probabilities: Sequence[NotNegative] | None = None) -> Mix:
     """Applies one of `mixes` to each batch, drawn with `probabilities` (or equal ones).
 
     `one_of(mixup(0.8), cutmix(1.0))` is DeiT's choice (Touvron et al., 2021). Errors: a
@@ -92,10 +94,9 @@ def one_of(*mixes: Mix, probabilities: Sequence[float] | None = None) -> Mix:
         raise ValueError("one_of() has nothing to choose from: pass mixup() or others")
     p = np.full(len(mixes), 1 / len(mixes)) if probabilities is None else probabilities
     p = np.asarray(p, np.float32)
-    if p.shape != (len(mixes),) or not (p >= 0).all() or abs(p.sum() - 1) > 1e-5:
+    if p.shape != (len(mixes),) or abs(p.sum() - 1) > 1e-5:
         raise ValueError(
-            f"probabilities is {probabilities}; it must be {len(mixes)} numbers of at "
-            "least 0 that sum to one"
+            f"probabilities={probabilities}: pass {len(mixes)} numbers that sum to one"
         )
 
     def apply(key: jax.Array, x: jax.Array) -> Mixed:
@@ -104,11 +105,6 @@ def one_of(*mixes: Mix, probabilities: Sequence[float] | None = None) -> Mix:
         return jax.lax.switch(chosen, mixes, mix_key, x)
 
     return apply
-
-
-def _check_alpha(alpha: float) -> None:
-    if not 0 < alpha < np.inf:
-        raise ValueError(f"alpha is {alpha}; it must be a finite number above 0")
 
 
 def _draw_partners(key: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:

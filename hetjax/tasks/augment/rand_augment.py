@@ -1,19 +1,20 @@
 """RandAugment: a few random operations out of fourteen, all of the same strength."""
 
 from functools import partial
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.ndimage import map_coordinates
 
+from hetjax.arguments import Bounds, Positive, Whole, checked
 from hetjax.recipes import by_name
 from hetjax.tasks.augment.transforms import (
     Numbers,
     Transform,
     blend,
     check_colors,
-    check_white,
     gray,
     mean_gray,
     per_channel,
@@ -42,13 +43,14 @@ _TOP = 255  # the highest of the levels to which the last four operations round
 
 
 @by_name
+@checked
 def rand_augment(
-    num_ops: int = 2,
-    magnitude: int = 9,
+    num_ops: Whole = 2,
+    magnitude: Annotated[int, Bounds(0, BINS - 1)] = 9,
     *,
-    white: float = 255.0,
+    white: Positive = 255.0,
     fill: Numbers = 0.0,
-    method: str = "nearest",
+    method: Literal["nearest", "bilinear"] = "nearest",
 ) -> Transform:
     """Applies `num_ops` operations to each image, each drawn from fourteen.
 
@@ -76,13 +78,6 @@ def rand_augment(
 
     Cubuk et al., RandAugment (2020); the table is that of torchvision.
     """
-    if not _whole(num_ops) or num_ops < 0:
-        raise ValueError(f"num_ops is {num_ops}; it must be an integer of at least 0")
-    if not _whole(magnitude) or not 0 <= magnitude < BINS:
-        raise ValueError(f"magnitude is {magnitude}; it must be an integer of 0..30")
-    if method not in _ORDERS:
-        raise ValueError(f"method is {method!r}; choose one of {list(_ORDERS)}")
-    check_white(white)
     border = per_channel("fill", fill)
 
     def apply(key: jax.Array, x: jax.Array) -> jax.Array:
@@ -203,7 +198,3 @@ def _equalized(histogram: jax.Array) -> jax.Array:
     below = jnp.cumsum(histogram) - histogram
     new = jnp.minimum((step // 2 + below) // jnp.maximum(step, 1), _TOP)
     return jnp.where(step > 0, new, jnp.arange(_TOP + 1))
-
-
-def _whole(value: int) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)

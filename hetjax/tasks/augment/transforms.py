@@ -2,21 +2,24 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import dm_pix
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hetjax.arguments import Bounds, NotNegative, Positive, Share, checked
 from hetjax.recipes import by_name
 
 Transform = Callable[[jax.Array, jax.Array], jax.Array]
 """(key, x [B, ...]) -> x"""
 Numbers = float | Sequence[float] | np.ndarray
+Turn = Annotated[float, Bounds(-0.5, 0.5)]
 
 
 @by_name
+@checked
 def chain(*transforms: Transform) -> Transform:
     """Applies the transforms in this order, each with its own key."""
 
@@ -30,22 +33,22 @@ def chain(*transforms: Transform) -> Transform:
 
 
 @by_name
-def normalize(mean: Numbers, std: Numbers) -> Transform:
+@checked
+def normalize(
+    mean: Numbers, std: Positive | Sequence[Positive] | np.ndarray
+) -> Transform:
     """(x - mean) / std, each [] or [C] for the last axis of x [B, ..., C].
 
     It takes a key, like the other transforms, and ignores it.
     """
     center, scale = per_channel("mean", mean), per_channel("std", std)
-    if not (np.asarray(std) > 0).all():
-        raise ValueError(f"std is {std}; it must be above 0")
     return lambda key, x: (x - center(x)) / scale(x)
 
 
 @by_name
-def flip(probability: float = 0.5) -> Transform:
+@checked
+def flip(probability: Share = 0.5) -> Transform:
     """Mirrors each image left to right, with this probability."""
-    if not 0 <= probability <= 1:
-        raise ValueError(f"probability is {probability}; it must be 0..1")
 
     def apply(key: jax.Array, x: jax.Array) -> jax.Array:
         check_images("flip", x)
@@ -57,13 +60,14 @@ def flip(probability: float = 0.5) -> Transform:
 
 
 @by_name
+@checked
 def color_jitter(
     *,
-    brightness: float | tuple[float, float] = 0.0,
-    contrast: float | tuple[float, float] = 0.0,
-    saturation: float | tuple[float, float] = 0.0,
-    hue: float | tuple[float, float] = 0.0,
-    white: float = 255.0,
+    brightness: NotNegative | tuple[NotNegative, NotNegative] = 0.0,
+    contrast: NotNegative | tuple[NotNegative, NotNegative] = 0.0,
+    saturation: NotNegative | tuple[NotNegative, NotNegative] = 0.0,
+    hue: Turn | tuple[Turn, Turn] = 0.0,
+    white: Positive = 255.0,
 ) -> Transform:
     """Changes brightness, contrast, saturation and hue by random amounts, in any order.
 
@@ -79,22 +83,14 @@ def color_jitter(
     drawn for each image, the order of the changes once for the batch, so that each
     change is computed once. The definitions are torchvision's.
     """
-    check_white(white)
     changes: dict[str, tuple[tuple[float, float], Callable[..., Any]]] = {
-        "brightness": (_factors("brightness", brightness), lambda x, f: f * x),
-        "contrast": (
-            _factors("contrast", contrast),
-            lambda x, f: blend(x, mean_gray(x), f),
-        ),
-        "saturation": (
-            _factors("saturation", saturation),
-            lambda x, f: blend(x, gray(x), f),
-        ),
-        "hue": (
-            range_of("hue", hue, -0.5, 0.5),
-            lambda x, t: dm_pix.adjust_hue(x, t[..., 0]),
-        ),
+        "brightness": (_factors(brightness), lambda x, f: f * x),
+        "contrast": (_factors(contrast), lambda x, f: blend(x, mean_gray(x), f)),
+        "saturation": (_factors(saturation), lambda x, f: blend(x, gray(x), f)),
+        "hue": (_range_of(hue, 0.0), lambda x, t: dm_pix.adjust_hue(x, t[..., 0])),
     }
+    for name, (pair, _) in changes.items():
+        check_ascending(name, pair)
     off = {"hue": (0.0, 0.0)}  # of the others: a factor of 1
     used = [n for n, (pair, _) in changes.items() if pair != off.get(n, (1.0, 1.0))]
     depths = (3,) if {"saturation", "hue"} & set(used) else (1, 3)
@@ -160,17 +156,17 @@ def check_colors(what: str, x: jax.Array, depths: tuple[int, ...]) -> None:
         )
 
 
-def check_white(white: float) -> None:
-    """Raise a ValueError unless this is a positive number."""
-    if not 0 < white < np.inf:
-        raise ValueError(f"white is {white}; it must be a finite number above 0")
+def check_ascending(what: str, pair: tuple[float, float]) -> None:
+    """Raise a ValueError unless this is a pair (least, most)."""
+    if pair[0] > pair[1]:
+        raise ValueError(f"{what}={pair}: pass the smaller number first")
 
 
 def per_channel(what: str, values: Numbers) -> Callable[[jax.Array], jax.Array]:
     """Return a function of x [..., C]: numbers [] or [C] with its rank and dtype."""
     array = np.asarray(values, np.float32)
-    if array.ndim > 1 or not np.isfinite(array).all():
-        raise ValueError(f"{what} is {values}; it must be a finite number, or [C]")
+    if array.ndim > 1:
+        raise ValueError(f"{what} is {list(array.shape)}: pass a number, or [C]")
 
     def fitted(x: jax.Array) -> jax.Array:
         if array.ndim and len(array) != x.shape[-1]:
@@ -183,18 +179,11 @@ def per_channel(what: str, values: Numbers) -> Callable[[jax.Array], jax.Array]:
     return fitted
 
 
-def _factors(name: str, value: Any) -> tuple[float, float]:
-    return range_of(name, value, 0, 1e6, around=1.0)
+def _range_of(value: Any, middle: float) -> tuple[float, float]:
+    """Return the pair that is given, or that of a strength around `middle`."""
+    return value if isinstance(value, tuple) else (middle - value, middle + value)
 
 
-def range_of(
-    what: str, value: Any, low: float, high: float, around: float = 0.0
-) -> tuple[float, float]:
-    """Return the checked pair (least, most), or that of a strength, around a number."""
-    single = not isinstance(value, tuple | list | np.ndarray)
-    pair = (max(low, around - value), around + value) if single else tuple(value)
-    if len(pair) != 2 or not low <= pair[0] <= pair[1] <= high:
-        raise ValueError(
-            f"{what} is {value}; it must be a pair (least, most) in {low:g}..{high:g}"
-        )
-    return float(pair[0]), float(pair[1])
+def _factors(value: Any) -> tuple[float, float]:
+    low, high = _range_of(value, 1.0)
+    return max(0.0, low), high
