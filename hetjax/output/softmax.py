@@ -145,9 +145,8 @@ def loss_and_grads(
 
     loss_b = -sum_c t_bc (z_bc - logsumexp(z_b))
     """
-    normalizer, mean = _normalizers(h, kernel, bias, chunk, with_mean=True)
-    losses, total = _losses(h, kernel, bias, targets, normalizer)
-    dh, grad = _grads(h, kernel, bias, targets, normalizer, mean, total, scale, chunk)
+    losses, residuals = _forward(h, kernel, bias, targets, chunk)
+    dh, grad = _grads(residuals, scale, chunk)
     # `subtracted` overwrites W; XLA avoids a copy only if it sees that every read of W
     # comes before. Adding zero shows this (a barrier is removed too early on CPUs)
     read = 0.0 * (losses + dh.sum(-1))
@@ -172,8 +171,8 @@ def _forward(
 
 
 def _backward(chunk: int, residuals: tuple, scale: jax.Array) -> tuple:
-    h, kernel, bias, targets, normalizer, mean, total = residuals
-    dh, grad = _grads(h, kernel, bias, targets, normalizer, mean, total, scale, chunk)
+    h, targets = residuals[0], residuals[3]
+    dh, grad = _grads(residuals, scale, chunk)
     nothing = Targets(*(_zero_cotangent(x) for x in targets))
     return dh.astype(h.dtype), *grad.arrays(), nothing
 
@@ -293,16 +292,10 @@ def _losses(
 
 
 def _grads(
-    h: jax.Array,
-    kernel: jax.Array,
-    bias: jax.Array,
-    targets: Targets,
-    normalizer: jax.Array,
-    mean: jax.Array,
-    total: jax.Array,
-    scale: jax.Array,
-    chunk: int,
+    residuals: tuple, scale: jax.Array, chunk: int
 ) -> tuple[jax.Array, SoftmaxGrad]:
+    """Return dh and the gradient of W and b, from what `_forward` keeps."""
+    h, kernel, bias, targets, normalizer, mean, total = residuals
     rows, columns, shares = targets
     true = shares[:, None] * kernel.at[columns].get(mode="clip")
     dh = scale[:, None] * (

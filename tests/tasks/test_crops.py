@@ -217,7 +217,10 @@ def test_the_key_decides_and_each_image_draws_for_itself(name):
         (lambda: augment.random_resized_crop(3, method="x"), "method='x'"),
         (lambda: augment.random_resized_crop(3, scale=(0.5, 2)), "scale="),
         (lambda: augment.random_resized_crop(3, scale=(0, 1)), "scale="),
-        (lambda: augment.random_resized_crop(3, ratio=(2, 1)), "ratio=.*smaller number first"),
+        (
+            lambda: augment.random_resized_crop(3, ratio=(2, 1)),
+            "ratio=.*smaller number first",
+        ),
         (lambda: augment.random_resized_crop(3, ratio=0.5), "ratio=0.5"),
         (lambda: augment.random_crop(9)(KEY, images(height=8)), r"random_crop to .*8"),
         (lambda: augment.center_crop(9)(KEY, images(height=8)), "center_crop to"),

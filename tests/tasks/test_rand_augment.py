@@ -191,7 +191,10 @@ def test_the_key_decides_and_each_image_draws_for_itself():
     [
         (lambda: augment.rand_augment(-1), "num_ops=-1"),
         (lambda: augment.rand_augment(1.5), "num_ops=1.5"),  # pyright: ignore
-        (lambda: augment.rand_augment(2, BINS), "magnitude=31: pass a whole number from 0 to 30"),
+        (
+            lambda: augment.rand_augment(2, BINS),
+            "magnitude=31: pass a whole number from 0 to 30",
+        ),
         (lambda: augment.rand_augment(2, -1), "magnitude=-1"),
         (lambda: augment.rand_augment(white=-1), "white=-1"),
         (lambda: augment.rand_augment(fill=np.inf), "fill=inf"),

@@ -1,6 +1,6 @@
 """`from_pretrained`: a model's builder with published weights.
 
-A layout (`layouts.py`) yields the tensors' paths in the module and the factory's
+A layout (`weight_layouts.py`) yields the tensors' paths in the module and the factory's
 settings. The file's head is used if the numbers of classes agree, else a new one.
 """
 
@@ -19,8 +19,8 @@ import numpy as np
 from flax import nnx
 
 from hetjax.models.blocks import Image
-from hetjax.models.pretrained.layouts import LEAVES, Tensors, WeightLayout, recognize
 from hetjax.models.vit import interpolate_positions
+from hetjax.models.weight_layouts import LEAVES, Tensors, WeightLayout, recognize
 from hetjax.recipes import by_name
 
 LOADED = (nnx.Param, nnx.BatchStat)
