@@ -10,7 +10,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from hetjax import output
-from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
 from hetjax.output import Head, softmax
 from hetjax.output.head import without_layer_state
@@ -18,7 +17,7 @@ from hetjax.output.layers import MakeLayer, OutputLayer
 from hetjax.tasks.model import Model, param_shapes
 from hetjax.tasks.task_checks import batch_of
 from hetjax.tasks.types import Task
-from hetjax.tree import ModelState, Params
+from hetjax.tree import Params
 
 # Above this number of labels the chunked softmax is faster, for steps and for
 # evaluations (experiments/benchmarks/sparse_step.py).
@@ -84,13 +83,11 @@ def with_head(
     labels [B, num], y) -> metrics.
     """
 
-    def init(key: jax.Array) -> tuple[Params, ModelState]:
+    def init(key):
         params, state = task.init(key)
         return params, head.init(params, state, head.layer_key(key))
 
-    def loss(
-        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, ModelState]:
+    def loss(params, model_state, batch, key):
         state, layer_state = head.split(model_state)
         h, state = head.features(head.without(params), state, batch, key)
         targets, weights = softmax.targets_of(batch.y), head.weights(params)
@@ -99,16 +96,14 @@ def with_head(
         )
         return losses, head.joined(state, layer_state)
 
-    def metrics(
-        params: Params, model_state: ModelState, batch: Batch
-    ) -> dict[str, jax.Array]:
+    def metrics(params, model_state, batch):
         state, _ = head.split(model_state)
         h = evaluated(head.without(params), state, batch)
         weights, targets = head.weights(params), softmax.targets_of(batch.y)
         losses, top = softmax.losses_and_top(h, *weights, targets, num)
         return {"loss": losses} | measures(top, batch.y)
 
-    def restore(params: Params, model_state: ModelState) -> Any:
+    def restore(params, model_state):
         return task.restore(params, without_layer_state(model_state))
 
     return task._replace(

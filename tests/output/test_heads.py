@@ -341,7 +341,7 @@ class Linen(linen.Module):
             {"output": "chunked", "output_params": ("v",)},
             "output_params: the model has no parameter 'v'; it has w",
         ),
-        (Linen(), {"output_params": "w"}, "output_params='w': pass a tuple"),
+        (Linen(), {"output_params": "w"}, "output_params='w': pass a sequence of str"),
         (
             hj.models.sparse_mlp(),
             {"output": "chunked", "output_params": ("kernel_in",)},
