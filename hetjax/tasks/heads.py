@@ -39,35 +39,25 @@ def make_head(
 
     Raise a ValueError that says what is missing if the output layer is unknown.
     """
-    if isinstance(chosen, str):
-        if chosen not in output.LAYERS:
-            raise ValueError(
-                f"output={chosen!r}: choose one of {output.LAYERS}, or pass the result "
-                "of hetjax.output.chunked(), sampled() or slide()"
-            )
+    if chosen == "auto":
         many = bool(model.output_params) and data.num_classes > MANY_LABELS
-        chosen = "chunked" if chosen == "auto" and many else chosen
-        if chosen in ("auto", "full"):
-            return None
-        chosen = _MAKE[chosen]()
-    layer = _build_layer(chosen, label_counts(data))
-    kernel, bias = _paths(model, data, layer.name)
-    head = Head(features, kernel, bias, layer)
-    _check(model, data, head)
-    return head
-
-
-def _build_layer(chosen: Any, counts: np.ndarray) -> OutputLayer:
-    """Return the output layer; a ValueError unless `chosen` builds one."""
-    # catches a factory that was not called, and the strategy named `slide`
-    makes = callable(chosen) and chosen not in _MAKE.values()
-    layer = chosen(counts) if makes else None
+        chosen = "chunked" if many else "full"
+    if chosen == "full":
+        return None
+    named = isinstance(chosen, str) and chosen in _MAKE
+    make = _MAKE[chosen]() if named else chosen
+    # neither a factory that was not called, nor the strategy named `slide`
+    makes = callable(make) and make not in _MAKE.values()
+    layer = make(label_counts(data)) if makes else None
     if not isinstance(layer, OutputLayer):
         raise ValueError(
             f"output={chosen!r}: choose one of {output.LAYERS}, or pass the result of "
             "hetjax.output.chunked(), sampled() or slide()"
         )
-    return layer
+    kernel, bias = _paths(model, data, layer.name)
+    head = Head(features, kernel, bias, layer)
+    _check(model, data, head)
+    return head
 
 
 def with_head(

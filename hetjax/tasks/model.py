@@ -103,7 +103,8 @@ def _convert(
             raise ValueError(
                 "a flax.linen module takes its shapes from an example: pass data=..."
             )
-        return from_linen(model, changed(_example(data)))
+        one = make_batch(data.train, np.zeros(1, int), make_buckets(data.train, 1))
+        return from_linen(model, changed(one.x))
     if callable(model):
         if sizes is None:
             assert data is not None
@@ -235,9 +236,8 @@ def _split(module: Any) -> tuple:
 
 
 def _filled(state: Any, pure: Any) -> Any:
-    filled = jax.tree.map(
-        lambda x: x, state
-    )  # a copy, so that the caller's State does not change
+    """Return a copy of an nnx State with the values of a pure dictionary."""
+    filled = jax.tree.map(lambda x: x, state)
     nnx.replace_by_pure_dict(filled, pure)
     return filled
 
@@ -299,14 +299,11 @@ def from_linen(
         return result[0], {**model_state, **changed}
 
     def restore(params, model_state):
-        return flax_calls.bound(moded(False)[0], {"params": params, **model_state})
+        variables = {"params": params, **model_state}
+        # the key is for draws, in whatever the user calls
+        return moded(False)[0].bind(variables, rngs={"params": jax.random.key(0)})
 
     if not (in_call or in_fields):
         train_flags.warn_if_inert(module, lambda: init(jax.random.key(0)))
     apply = _apply_of(call, in_call)
     return Model(init, apply, restore, tuple(row_params), call=call)
-
-
-def _example(data: Dataset) -> Any:
-    """Return an input batch of one example."""
-    return make_batch(data.train, np.zeros(1, int), make_buckets(data.train, 1)).x
