@@ -162,8 +162,9 @@ def _forward(
 def _backward(chunk: int, residuals: tuple, scale: jax.Array) -> tuple:
     h, targets = residuals[0], residuals[3]
     dh, grad = _grads(residuals, scale, chunk)
-    rows, columns = (np.zeros(x.shape, jax.dtypes.float0) for x in targets[:2])
-    nothing = Targets(rows, columns, jnp.zeros_like(targets.shares))  # they are data
+    # targets are data, of which two are integers
+    none: Any = np.zeros(targets.rows.shape, jax.dtypes.float0)
+    nothing = Targets(none, none, jnp.zeros_like(targets.shares))
     return dh.astype(h.dtype), *grad.arrays(), nothing
 
 

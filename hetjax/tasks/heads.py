@@ -45,7 +45,7 @@ def make_head(
     if chosen == "full":
         return None
     named = isinstance(chosen, str) and chosen in _MAKE
-    make = _MAKE[chosen]() if named else chosen
+    make: Any = _MAKE[chosen]() if named else chosen
     # neither a factory that was not called, nor the strategy named `slide`
     makes = callable(make) and make not in _MAKE.values()
     layer = make(label_counts(data)) if makes else None
