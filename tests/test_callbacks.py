@@ -84,7 +84,7 @@ def test_a_failing_close_keeps_the_history():
 
 @pytest.mark.parametrize("wrong", ["print", 3, [print, 3]])
 def test_what_is_no_callback_is_an_error(wrong):
-    with pytest.raises(ValueError, match=r"on_eval (is|has) .*pass a function"):
+    with pytest.raises(ValueError, match=r"on_eval=.*: pass a function"):
         run(wrong)
 
 
