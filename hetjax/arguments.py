@@ -13,6 +13,7 @@ name the argument. A function says what it wants in its signature, and nowhere e
 import collections.abc
 import functools
 import inspect
+import itertools
 import math
 import types
 import typing
@@ -98,7 +99,9 @@ def checked(function: _Function) -> _Function:
 
 def _checked(function: Any, annotated: Any) -> Any:
     """The function, whose arguments are checked against these annotations."""
-    names = tuple(inspect.signature(function).parameters)
+    parameters = inspect.signature(function).parameters.values()
+    before = itertools.takewhile(lambda p: p.kind is not p.VAR_POSITIONAL, parameters)
+    names = tuple(p.name for p in before)
 
     @functools.cache
     def hints() -> dict[str, Any]:
@@ -156,6 +159,13 @@ def _elements(option: Any) -> tuple[Any, ...]:
     return _options(typing.get_args(option)[0]) if listed else ()
 
 
+def _length(option: Any) -> int | None:
+    """The length of a `tuple[int, int]`; None if any length will do."""
+    args = typing.get_args(option)
+    fixed = typing.get_origin(option) is tuple and Ellipsis not in args
+    return len(args) if fixed else None
+
+
 def _bounds(option: Any) -> tuple[Any, Bounds | None]:
     """The type of an `Annotated` one, and its bounds."""
     if typing.get_origin(option) is not Annotated:
@@ -187,7 +197,7 @@ def _as(option: Any, value: Any) -> Any:
     """The value as this type; _REJECTED if it does not fit."""
     kind, bounds = _bounds(option)
     if elements := _elements(kind):
-        if not _is_list(value):
+        if not _is_list(value) or len(value) != (_length(kind) or len(value)):
             return _REJECTED
         found = tuple(_as_any(elements, v) for v in value)
         return _REJECTED if any(v is _REJECTED for v in found) else found
@@ -248,7 +258,8 @@ def _words(option: Any) -> str:
     if typing.get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, typing.get_args(kind)))
     if elements := _elements(kind):
-        return f"a sequence of {_plural(elements[0])}"
+        number = f"{length} " if (length := _length(kind)) else ""
+        return f"a sequence of {number}{_plural(elements[0])}"
     if typing.get_origin(kind) is collections.abc.Callable:
         return "a function"
     example = getattr(kind, "_example", "")

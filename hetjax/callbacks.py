@@ -11,15 +11,14 @@ turn.
 import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
+from hetjax.arguments import Count, NotNegative, checked
 from hetjax.atomic_files import naming
-from hetjax.metric_mode import MODES, better
+from hetjax.metric_mode import Mode, better
 
 Point = dict[str, float]
 OnEval = Callable[[Point], object]
-
-
 _COUNTS = ("seconds", "updates", "examples")  # of an evaluation; all else is measured
 
 
@@ -86,14 +85,16 @@ class EarlyStopping:
     [False, False, True]
     """
 
+    @checked
     def __init__(
-        self, metric: str, *, mode: str, patience: int = 10, min_delta: float = 0.0
+        self,
+        metric: str,
+        *,
+        mode: Mode,
+        patience: Count = 10,
+        min_delta: NotNegative = 0.0,
     ):
         """A value is an improvement if it is better by more than `min_delta`."""
-        if mode not in MODES:
-            raise ValueError(f"mode={mode!r}: choose one of {MODES}")
-        if patience < 1 or min_delta < 0:
-            raise ValueError("patience must be at least 1, and min_delta at least 0")
         self._metric, self._mode, self._patience = metric, mode, patience
         self._least = min_delta if mode == "max" else -min_delta
         self.begin([])
@@ -169,7 +170,10 @@ class TensorBoard:
 
     writes = True
 
-    def __init__(self, folder: str | Path, *, x: str = "updates"):
+    @checked
+    def __init__(
+        self, folder: str | Path, *, x: Literal["updates", "examples"] = "updates"
+    ):
         """`x` is the step of a scalar: "updates" or "examples"."""
         try:
             import tensorboardX  # pyright: ignore[reportMissingImports]
@@ -178,8 +182,6 @@ class TensorBoard:
                 "hj.callbacks.TensorBoard needs tensorboardX: python -m pip install "
                 "'hetjax[tensorboard]'"
             ) from error
-        if x not in ("updates", "examples"):
-            raise ValueError(f'x={x!r}: choose "updates" or "examples"')
         self._open, self._folder, self._x = tensorboardX.SummaryWriter, folder, x
 
     def begin(self, points: Sequence[Point]) -> None:

@@ -6,8 +6,10 @@ target.
 
 import math
 from collections.abc import Iterable
+from typing import Literal, get_args
 
-MODES = ("max", "min")
+Mode = Literal["max", "min"]
+MODES = get_args(Mode)
 
 
 def better(value: float, other: float, mode: str) -> bool:

@@ -116,3 +116,18 @@ def test_a_single_value_is_checked_by_its_kind():
     with pytest.raises(ValueError, match="epochs=0: pass a number above 0 or None"):
         as_kind("epochs", 0, Positive | None)
     assert as_kind("call", functools.partial, Positive | type) is functools.partial
+
+
+@checked
+def shaped(*parts: float, image: tuple[Count, Count, Count] = (8, 8, 3)):
+    return parts, image
+
+
+def test_a_tuple_has_the_length_in_its_annotation():
+    assert shaped(1, image=[4, 5.0, 6]) == ((1,), (4, 5, 6))  # pyright: ignore
+    with pytest.raises(ValueError, match="pass a sequence of 3 whole numbers of at"):
+        shaped(image=(4, 5))  # pyright: ignore
+
+
+def test_arguments_after_a_star_are_not_positional():
+    assert shaped(1.5, 2.5, 3.5)[0] == (1.5, 2.5, 3.5)

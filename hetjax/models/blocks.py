@@ -6,13 +6,17 @@ layers to `image_model`, which returns the builder that `hetjax.classification` 
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-Image = tuple[int, int, int]  # height, width, channels
+from hetjax.arguments import Count, Fraction
+
+Image = tuple[Count, Count, Count]  # height, width, channels
+Rates = tuple[Fraction, Fraction, Fraction]  # of dropout at three places
 Layer = Callable[[jax.Array], jax.Array]
 
 
@@ -20,20 +24,12 @@ def image_model(
     image: Image, layers: Callable[[int, nnx.Rngs], list[Layer]]
 ) -> Callable[..., nnx.Module]:
     """Return a builder of the sequence `layers(classes, rngs)` for `image`."""
-    check_image(image)
 
     def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
         check_features(features, image)
         return nnx.Sequential(Images(image), *layers(classes, rngs))
 
     return build
-
-
-def check_image(image: Image) -> None:
-    """Raise a ValueError unless `image` is (height, width, channels)."""
-    fits = isinstance(image, tuple | list) and len(image) == 3
-    if not fits or min(image) < 1:
-        raise ValueError(f"image={image}: pass (height, width, channels)")
 
 
 def check_features(features: int, image: Image) -> None:
@@ -117,33 +113,30 @@ class ConvLayers:
 
     def __init__(self, kernel_init: Any, dtype: Any, rngs: nnx.Rngs):
         """`kernel_init` is the convolutions' initializer."""
-        self.kernel_init, self.dtype, self.rngs = kernel_init, dtype, rngs
+        self.rngs = rngs
+        self._conv = partial(
+            nnx.Conv,
+            use_bias=False,
+            kernel_init=kernel_init,
+            dtype=dtype,
+            conv_general_dilated=convolution,
+            rngs=rngs,
+        )
+        self._norm = partial(
+            nnx.BatchNorm, epsilon=1e-5, momentum=0.9, dtype=dtype, rngs=rngs
+        )
 
     def conv(self, a: int, b: int, size: int, stride: int = 1) -> nnx.Conv:
         """Return a padded convolution without biases, to [B, H', W', b]."""
-        return nnx.Conv(
-            a,
-            b,
-            (size, size),
-            stride,
-            padding=size // 2,
-            use_bias=False,
-            kernel_init=self.kernel_init,
-            dtype=self.dtype,
-            conv_general_dilated=convolution,
-            rngs=self.rngs,
-        )
+        return self._conv(a, b, (size, size), stride, padding=size // 2)
 
     def norm(self, channels: int, scale: float = 1.0) -> nnx.BatchNorm:
         """Return a batch normalization with this initial scale."""
-        return nnx.BatchNorm(
-            channels,
-            epsilon=1e-5,
-            momentum=0.9,
-            scale_init=nnx.initializers.constant(scale),
-            dtype=self.dtype,
-            rngs=self.rngs,
-        )
+        return self._norm(channels, scale_init=nnx.initializers.constant(scale))
+
+    def last(self, a: int, b: int, init: Any) -> nnx.Linear:
+        """Return the layer of the logits, in float32."""
+        return nnx.Linear(a, b, kernel_init=init, dtype=jnp.float32, rngs=self.rngs)
 
 
 def compute_dtype(dtype: Any) -> Any:
@@ -191,31 +184,6 @@ def num_positions(image: Image, side: Callable[[int], int]) -> int:
             f"image={image} is too small for this model's layers: resize the images"
         )
     return height * width
-
-
-def check_rates(*rates: float) -> None:
-    """Raise a ValueError for a dropout rate outside [0, 1)."""
-    if not all(0 <= rate < 1 for rate in rates):
-        raise ValueError(f"dropout={rates}: rates must be at least 0 and below 1")
-
-
-def check_three_rates(rates: Any, where: str) -> None:
-    """Raise a ValueError unless these are dropout rates for three places (`where`)."""
-    if not isinstance(rates, tuple | list) or len(rates) != 3:
-        raise ValueError(f"dropout={rates!r}: pass three rates, {where}")
-    check_rates(*rates)
-
-
-def check_widths(*widths: int) -> None:
-    """Raise a ValueError for a layer without units."""
-    if min(widths) < 1:
-        raise ValueError(f"widths {widths}: every layer needs at least one unit")
-
-
-def check_choice(name: str, value: str, options: tuple[str, ...]) -> None:
-    """Raise a ValueError unless `value` of argument `name` is one of `options`."""
-    if value not in options:
-        raise ValueError(f"{name}={value!r}: choose one of {options}")
 
 
 def identity(x: Any) -> Any:

@@ -1,26 +1,19 @@
-"""ResNet-50 and ResNet-101 for ImageNet, with bottleneck blocks (docs/algorithms J).
-
-`resnet.py` has the smaller residual networks for CIFAR; `hetjax.models.pretrained`
-loads published weights.
-"""
+"""ResNet-50 and ResNet-101 for ImageNet, with bottleneck blocks (docs/algorithms J)."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from hetjax.arguments import Count, checked
 from hetjax.models.blocks import (
     Block,
     ConvLayers,
     Image,
     Images,
-    check_choice,
     check_features,
-    check_image,
-    check_widths,
     compute_dtype,
     identity,
     max_pool,
@@ -29,14 +22,14 @@ from hetjax.models.blocks import (
 )
 from hetjax.recipes import by_name
 
-VARIANTS = ("torch", "crossbow")
 EXPANSION = 4  # ratio of a block's output channels to its inner channels
+Variant = Literal["torch", "crossbow"]
 
 
 class BottleneckLayers(ConvLayers):
     """Builder of a network's layers, which share initial weights, dtype and variant."""
 
-    def __init__(self, variant: str, dtype: Any, zero_gamma: bool, rngs: nnx.Rngs):
+    def __init__(self, variant: Variant, dtype: Any, zero_gamma: bool, rngs: nnx.Rngs):
         """See `resnet50`."""
         init = nnx.initializers.variance_scaling
         self.crossbow, self.zero_gamma = variant == "crossbow", zero_gamma
@@ -66,11 +59,11 @@ class Bottleneck(Block):
         self.conv2, self.norm2 = make.conv(width, width, 3, second), make.norm(width)
         self.conv3 = make.conv(width, out, 1)
         self.norm3 = make.norm(out, 0.0 if make.zero_gamma else 1.0)
-        same = stride == 1 and channels == out
-        projection = (
-            () if same else (make.conv(channels, out, 1, stride), make.norm(out))
-        )
-        self.shortcut = nnx.Sequential(*projection) if projection else identity
+        shortcut: Any = identity
+        if stride > 1 or channels != out:
+            shortcut = make.conv(channels, out, 1, stride), make.norm(out)
+            shortcut = nnx.Sequential(*shortcut)
+        self.shortcut = shortcut
 
     def output(self, x: jax.Array) -> jax.Array:
         """[B, H, W, C] to [B, H', W', C']."""
@@ -86,7 +79,6 @@ class BottleneckResNet(nnx.Module):
         self,
         image: Image,
         classes: int,
-        *,
         blocks: tuple[int, ...],
         width: int,
         remat: bool,
@@ -98,27 +90,20 @@ class BottleneckResNet(nnx.Module):
         self.padded_pool = not make.crossbow
         channels, stages = width, []
         for stage, number in enumerate(blocks):
-            inner, found = width << stage, []
+            found = []
             for i in range(number):
                 stride = 2 if stage and not i else 1
-                found.append(Bottleneck(channels, inner, stride, remat, make))
-                channels = EXPANSION * inner
+                found.append(Bottleneck(channels, width << stage, stride, remat, make))
+                channels = EXPANSION * width << stage
             stages.append(nnx.List(found))
         self.stages = nnx.List(stages)
-        self.head = nnx.Linear(
-            channels,
-            classes,
-            kernel_init=make.dense_init,
-            dtype=jnp.float32,
-            rngs=make.rngs,
-        )
+        self.head = make.last(channels, classes, make.dense_init)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, H, W, C] to logits [B, classes]."""
         x = jax.nn.relu(self.norm(self.conv(self.images(x))))
-        pad = ((0, 0), (1, 1), (1, 1), (0, 0))
         if self.padded_pool:  # after a ReLU, padding with zeros is neutral
-            x = jnp.pad(x, pad)
+            x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
         x = max_pool(x, 3, 2)
         for stage in self.stages:
             for block in stage:
@@ -127,12 +112,13 @@ class BottleneckResNet(nnx.Module):
 
 
 @by_name
+@checked
 def resnet50(
     *,
     image: Image = (224, 224, 3),
-    variant: str = "torch",
-    blocks: tuple[int, ...] = (3, 4, 6, 3),
-    width: int = 64,
+    variant: Variant = "torch",
+    blocks: tuple[Count, ...] = (3, 4, 6, 3),
+    width: Count = 64,
     zero_gamma: bool = False,
     dtype: Any = jnp.float32,
     remat: bool = False,
@@ -167,16 +153,26 @@ def resnet50(
     Sources: He et al., CVPR 2016; Koliousis et al., CROSSBOW, VLDB 2019, and its
     ResNetv1.java; torchvision's resnet50.
     """
-    return _bottleneck(image, variant, blocks, width, zero_gamma, dtype, remat)
+    if variant == "crossbow":  # its max pool is not padded
+        num_positions(image, lambda n: (-(-n // 2) - 3) // 2 + 1)
+    found = compute_dtype(dtype)
+
+    def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
+        check_features(features, image)
+        make = BottleneckLayers(variant, found, zero_gamma, rngs)
+        return BottleneckResNet(image, classes, blocks, width, remat, make)
+
+    return build
 
 
 @by_name
+@checked
 def resnet101(
     *,
     image: Image = (224, 224, 3),
-    variant: str = "torch",
-    blocks: tuple[int, ...] = (3, 4, 23, 3),
-    width: int = 64,
+    variant: Variant = "torch",
+    blocks: tuple[Count, ...] = (3, 4, 23, 3),
+    width: Count = 64,
     zero_gamma: bool = False,
     dtype: Any = jnp.float32,
     remat: bool = False,
@@ -185,32 +181,12 @@ def resnet101(
 
     As `resnet50`, with 23 blocks in the third stage.
     """
-    return _bottleneck(image, variant, blocks, width, zero_gamma, dtype, remat)
-
-
-def _bottleneck(
-    image: Image,
-    variant: str,
-    blocks: tuple[int, ...],
-    width: int,
-    zero_gamma: bool,
-    dtype: Any,
-    remat: bool,
-) -> Callable[..., nnx.Module]:
-    """Return a builder of the network with these settings."""
-    check_choice("variant", variant, VARIANTS)
-    check_widths(width, *blocks)
-    check_image(image)
-    if variant == "crossbow":  # its max pool is not padded
-        num_positions(image, lambda n: (-(-n // 2) - 3) // 2 + 1)
-    found_dtype = compute_dtype(dtype)
-
-    def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
-        check_features(features, image)
-        make = BottleneckLayers(variant, found_dtype, zero_gamma, rngs)
-        network = partial(
-            BottleneckResNet, blocks=blocks, width=width, remat=remat, make=make
-        )
-        return network(image, classes)
-
-    return build
+    return resnet50(
+        image=image,
+        variant=variant,
+        blocks=blocks,
+        width=width,
+        zero_gamma=zero_gamma,
+        dtype=dtype,
+        remat=remat,
+    )

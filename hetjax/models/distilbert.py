@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from hetjax.models.blocks import Block, check_three_rates, check_widths, compute_dtype
+from hetjax.arguments import Count, Whole, checked
+from hetjax.models.blocks import Block, Rates, compute_dtype
 from hetjax.models.transformer import (
     Attention,
     FeedForward,
@@ -50,30 +51,25 @@ class DistilBert(nnx.Module):
 
     def __init__(
         self,
+        make: TransformerLayers,
         classes: int,
-        *,
+        sizes: tuple[int, int, int],
         layers: int,
-        width: int,
-        heads: int,
-        hidden: int,
         vocabulary: int,
         positions: int,
-        dropout: tuple[float, float, float],
+        dropout: Rates,
         pad: int,
         remat: bool,
-        make: TransformerLayers,
     ):
-        """See `distilbert`."""
+        """`sizes`: width, heads, hidden; see `distilbert`."""
+        width = sizes[0]
         embed = partial(
             nnx.Embed, embedding_init=make.init, dtype=make.dtype, rngs=make.rngs
         )
         self.words, self.positions = embed(vocabulary, width), embed(positions, width)
         self.norm, self.drop = make.norm(width, EPSILON), make.drop(dropout[0])
         self.layers = nnx.List(
-            [
-                Layer(width, heads, hidden, dropout[:2], remat, make)
-                for _ in range(layers)
-            ]
+            [Layer(*sizes, dropout[:2], remat, make) for _ in range(layers)]
         )
         self.before_head = make.dense(width, width)
         self.head_drop = make.drop(dropout[2])
@@ -98,16 +94,17 @@ class DistilBert(nnx.Module):
 
 
 @by_name
+@checked
 def distilbert(
     *,
-    layers: int = 6,
-    width: int = 768,
-    heads: int = 12,
-    hidden: int = 3072,
-    vocabulary: int = 30_522,
-    positions: int = 512,
-    dropout: tuple[float, float, float] = (0.1, 0.1, 0.2),
-    pad: int = 0,
+    layers: Count = 6,
+    width: Count = 768,
+    heads: Count = 12,
+    hidden: Count = 3072,
+    vocabulary: Count = 30_522,
+    positions: Count = 512,
+    dropout: Rates = (0.1, 0.1, 0.2),
+    pad: Whole = 0,
     dtype: Any = jnp.float32,
     remat: bool = False,
 ) -> Callable[..., nnx.Module]:
@@ -125,34 +122,26 @@ def distilbert(
     deviation .02; biases are 0.
     - dropout: the rates after embeddings and FFNs, of attention weights, and in the
       head.
-    - dtype: compute dtype of the layers, such as `jnp.bfloat16`; parameters are
-      float32, and so are the last layer and the logits.
-    - remat: store only the inputs of layers for the backward pass: less memory on
-      accelerators (XLA undoes it on a CPU), about a third more work.
+    - dtype, remat: as in `resnet50`.
 
     Source: Sanh et al., 2019, and the published distilbert-base-uncased.
     """
-    check_widths(layers, width, hidden, vocabulary, positions)
     check_heads(width, heads)
-    check_three_rates(
-        dropout, "after embeddings and FFNs, of attention weights, and in the head"
-    )
     found = compute_dtype(dtype)
 
     def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
         check_length(features, positions)
+        make = TransformerLayers(found, rngs, truncate=False)
         return DistilBert(
+            make,
             classes,
-            layers=layers,
-            width=width,
-            heads=heads,
-            hidden=hidden,
-            vocabulary=vocabulary,
-            positions=positions,
-            dropout=dropout,
-            pad=pad,
-            remat=remat,
-            make=TransformerLayers(found, rngs, truncate=False),
+            (width, heads, hidden),
+            layers,
+            vocabulary,
+            positions,
+            dropout,
+            pad,
+            remat,
         )
 
     return build

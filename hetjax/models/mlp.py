@@ -1,48 +1,37 @@
 """Linear models and MLPs: the papers' sparse three-layer network, and a dense one."""
 
+import itertools
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from hetjax import sparse
+from hetjax.arguments import Count, checked
 from hetjax.output import OutputParam
 from hetjax.recipes import by_name
 
-INITS = ("slide", "hetero")
+Init = Literal["slide", "hetero"]
 
 
 @by_name
+@checked
 def sparse_mlp(
-    *, hidden: int = 128, bias: bool = True, init: str = "slide"
+    *, hidden: Count = 128, bias: bool = True, init: Init = "slide"
 ) -> Callable[..., nnx.Module]:
     """A builder of `SparseMLP` for `hetjax.classification`."""
-    if hidden < 1:
-        raise ValueError(f"hidden={hidden}: must be at least 1")
-    if init not in INITS:
-        raise ValueError(f"init={init!r}: choose one of {INITS}")
-
-    def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
-        return SparseMLP(
-            features, classes, hidden=hidden, bias=bias, init=init, rngs=rngs
-        )
-
-    return build
+    return partial(SparseMLP, hidden=hidden, bias=bias, init=init)
 
 
 @by_name
-def mlp(*, hidden: int | tuple[int, ...] = 128) -> Callable[..., nnx.Module]:
+@checked
+def mlp(*, hidden: Count | tuple[Count, ...] = 128) -> Callable[..., nnx.Module]:
     """A builder of `MLP` for `hetjax.classification`, with one or more widths."""
-    widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
-    if any(width < 1 for width in widths):
-        raise ValueError(f"hidden={hidden}: every layer needs at least one unit")
-
-    def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
-        return MLP(features, classes, hidden=widths, rngs=rngs)
-
-    return build
+    widths = (hidden,) if isinstance(hidden, int) else hidden
+    return partial(MLP, hidden=widths)
 
 
 @by_name
@@ -95,7 +84,7 @@ class SparseMLP(nnx.Module):
         *,
         hidden: int = 128,
         bias: bool = True,
-        init: str = "slide",
+        init: Init = "slide",
         rngs: nnx.Rngs,
     ):
         """F features, C classes, H hidden units."""
@@ -133,11 +122,9 @@ class MLP(nnx.Module):
         """`hidden` holds the widths of the layers between inputs and logits."""
         sizes = (features, *hidden, classes)
         he = nnx.initializers.he_normal()
+        pairs = itertools.pairwise(sizes)
         self.layers = nnx.List(
-            [
-                nnx.Linear(a, b, kernel_init=he, rngs=rngs)
-                for a, b in zip(sizes[:-1], sizes[1:], strict=True)
-            ]
+            [nnx.Linear(a, b, kernel_init=he, rngs=rngs) for a, b in pairs]
         )
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -1,18 +1,18 @@
 """VGG-16 for CIFAR, with batch normalization and dropout (docs/algorithms J)."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from hetjax.arguments import Count, checked
 from hetjax.models.blocks import (
     Image,
     Layer,
-    check_choice,
-    check_three_rates,
-    check_widths,
+    Rates,
     compute_dtype,
     flatten,
     image_model,
@@ -21,18 +21,18 @@ from hetjax.models.blocks import (
 )
 from hetjax.recipes import by_name
 
-VARIANTS = ("crossbow", "torch")
 STAGES = ((1, 1), (2, 2), (4, 4, 4), (8, 8, 8), (8, 8, 8))  # in units of the width
 
 
 @by_name
+@checked
 def vgg16(
     *,
     image: Image = (32, 32, 3),
-    variant: str = "crossbow",
-    width: int = 64,
-    hidden: int = 512,
-    dropout: tuple[float, float, float] = (0.3, 0.4, 0.5),
+    variant: Literal["crossbow", "torch"] = "crossbow",
+    width: Count = 64,
+    hidden: Count = 512,
+    dropout: Rates = (0.3, 0.4, 0.5),
     dtype: Any = jnp.float32,
 ) -> Callable[..., nnx.Module]:
     """VGG-16 for CIFAR; 15,038,116 parameters for 100 classes.
@@ -60,11 +60,6 @@ def vgg16(
     Sources: VGG.java of Koliousis et al., CROSSBOW, VLDB 2019, which follows
     cifar100vgg.py of geifmany/cifar-vgg; vgg_bn_drop.lua of szagoruyko/cifar.torch.
     """
-    check_choice("variant", variant, VARIANTS)
-    check_three_rates(
-        dropout, "after the first convolution, after the others and in the dense part"
-    )
-    check_widths(width, hidden)
     dtype = compute_dtype(dtype)
     positions = num_positions(image, lambda n: n // 32)
     init = nnx.initializers.variance_scaling
@@ -75,50 +70,40 @@ def vgg16(
         dense_init = init(1 / 3, "fan_in", "uniform")
 
     def layers(classes: int, rngs: nnx.Rngs) -> list[Layer]:
-        def normed(layer: Layer, channels: int, epsilon: float) -> list[Layer]:
-            momentum = 0.99 if crossbow else 0.9
-            norm = nnx.BatchNorm(
-                channels, epsilon=epsilon, momentum=momentum, dtype=dtype, rngs=rngs
-            )
-            return (
-                [layer, jax.nn.relu, norm] if crossbow else [layer, norm, jax.nn.relu]
-            )
+        momentum = 0.99 if crossbow else 0.9
+        norm = partial(nnx.BatchNorm, momentum=momentum, dtype=dtype, rngs=rngs)
+        drop = partial(nnx.Dropout, rngs=rngs)
+        dense = partial(nnx.Linear, kernel_init=dense_init, rngs=rngs)
+        conv = partial(
+            nnx.Conv,
+            kernel_size=(3, 3),
+            use_bias=crossbow,
+            kernel_init=conv_init,
+            dtype=dtype,
+            rngs=rngs,
+        )
 
-        def conv(a: int, b: int) -> list[Layer]:
-            layer = nnx.Conv(
-                a,
-                b,
-                (3, 3),
-                use_bias=crossbow,
-                kernel_init=conv_init,
-                dtype=dtype,
-                rngs=rngs,
-            )
-            return normed(layer, b, 1e-3)
-
-        def dense(a: int, b: int, bias: bool, dtype: Any) -> nnx.Linear:
-            return nnx.Linear(
-                a, b, use_bias=bias, kernel_init=dense_init, dtype=dtype, rngs=rngs
-            )
-
-        def drop(rate: float) -> nnx.Dropout:
-            return nnx.Dropout(rate, rngs=rngs)
+        def normed(layer: Layer, normal: Layer) -> list[Layer]:
+            relu = jax.nn.relu
+            return [layer, relu, normal] if crossbow else [layer, normal, relu]
 
         found: list[Layer] = []
         channels = image[2]
         for stage in STAGES:
             for i, units in enumerate(stage):
                 rate = dropout[1] if found else dropout[0]
-                found += conv(channels, channels := units * width)
+                layer = conv(channels, channels := units * width)
+                found += normed(layer, norm(channels, epsilon=1e-3))
                 found.append(max_pool if i == len(stage) - 1 else drop(rate))
-        first = dense(positions * channels, hidden, crossbow, dtype)
+        fan_in = positions * channels
+        first = dense(fan_in, hidden, use_bias=crossbow, dtype=dtype)
         return [
             *found,
             flatten,
             drop(dropout[2]),
-            *normed(first, hidden, 1e-3 if crossbow else 1e-5),
+            *normed(first, norm(hidden, epsilon=1e-3 if crossbow else 1e-5)),
             drop(dropout[2]),
-            dense(hidden, classes, True, jnp.float32),
+            dense(hidden, classes, dtype=jnp.float32),
         ]
 
     return image_model(image, layers)

@@ -1,20 +1,17 @@
 """Vision transformers (docs/algorithms J: Biased's ViT)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from hetjax.arguments import Count, Fraction, Positive, checked
 from hetjax.models.blocks import (
     Block,
     Image,
-    check_choice,
     check_features,
-    check_image,
-    check_rates,
-    check_widths,
     compute_dtype,
     identity,
 )
@@ -77,7 +74,6 @@ class ViT(nnx.Module):
         self,
         image: Image,
         classes: int,
-        *,
         patch: int,
         size: Size,
         dropout: float,
@@ -158,13 +154,14 @@ def interpolate_positions(positions: jax.Array, old: Grid, new: Grid) -> jax.Arr
 
 
 @by_name
+@checked
 def vit(
     *,
-    size: str | tuple[int, int, int, int] = "base",
-    patch: int = 16,
+    size: Literal["tiny", "small", "base"] | tuple[Count, Count, Count, Count] = "base",
+    patch: Count = 16,
     image: Image = (224, 224, 3),
-    dropout: float = 0.0,
-    epsilon: float = 1e-6,
+    dropout: Fraction = 0.0,
+    epsilon: Positive = 1e-6,
     dtype: Any = jnp.float32,
     remat: bool = False,
 ) -> Callable[..., nnx.Module]:
@@ -187,22 +184,12 @@ def vit(
     `image` must be multiples of `patch`. Images of other sizes, [B, H, W, C], are
     accepted, too: the positions are then interpolated.
     - dropout: the rate after the positions, and after each branch of a block.
-    - dtype: compute dtype of the layers, such as `jnp.bfloat16`; parameters are
-      float32, and so are the last layer and the logits.
-    - remat: store only the inputs of blocks for the backward pass: less memory on
-      accelerators (XLA undoes it on a CPU), about a third more work.
+    - dtype, remat: as in `resnet50`.
 
     Sources: Dosovitskiy et al., ICLR 2021; Touvron et al., DeiT, ICML 2021 (Ti, S).
     """
-    if isinstance(size, str):
-        check_choice("size", size, tuple(SIZES))
-        found = SIZES[size]
-    else:
-        found = Size(*size)
-    check_widths(*found, patch)
+    found = SIZES[size] if isinstance(size, str) else Size(*size)
     check_heads(found.width, found.heads)
-    check_rates(dropout)
-    check_image(image)
     if image[0] % patch or image[1] % patch:
         raise ValueError(
             f"image={image}: must be multiples of the patch, {patch} pixels"
@@ -212,15 +199,6 @@ def vit(
     def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
         check_features(features, image)
         make = TransformerLayers(layers, rngs, truncate=True)
-        return ViT(
-            image,
-            classes,
-            patch=patch,
-            size=found,
-            dropout=dropout,
-            epsilon=epsilon,
-            remat=remat,
-            make=make,
-        )
+        return ViT(image, classes, patch, found, dropout, epsilon, remat, make)
 
     return build

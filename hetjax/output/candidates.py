@@ -42,21 +42,11 @@ def layer(
     The `settings` are shown in results.
     """
 
-    def losses(
-        h: jax.Array, w: jax.Array, b: jax.Array, state: Any, targets: Targets, key: Any
-    ) -> tuple[jax.Array, Any]:
+    def losses(h, w, b, state, targets, key):
         chosen, state = choose(*map(jax.lax.stop_gradient, (h, w, b)), state, key)
         return _scored(h, w, b, targets, chosen).losses, state
 
-    def loss_and_grads(
-        h: jax.Array,
-        w: jax.Array,
-        b: jax.Array,
-        state: Any,
-        targets: Targets,
-        scale: jax.Array,
-        key: Any,
-    ) -> tuple:
+    def loss_and_grads(h, w, b, state, targets, scale, key):
         chosen, state = choose(h, w, b, state, key)
         scored = _scored(h, w, b, targets, chosen)
         dh, dw, db = _grads(h, targets, chosen, scored, scale, len(w))

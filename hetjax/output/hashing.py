@@ -6,14 +6,15 @@ arrays. Source: SLIDE; docs/algorithms H.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 
 from hetjax.output.softmax import over_chunks
 
-HASHES = ("simhash", "dwta")
+Hash = Literal["simhash", "dwta"]
+HASHES = get_args(Hash)
 _BIN = 8  # coordinates of which DWTA takes the largest: 3 bits of a code
 _BIN_BITS = 3
 _PROBES = 100  # maximum number of bins tried in place of an empty one
@@ -24,7 +25,7 @@ _MIX = 2654435769  # 2**32 / the golden ratio: spreads codes over fewer buckets
 class Hashing(NamedTuple):
     """A family of hash functions: L tables, each addressed by K codes of a vector."""
 
-    hash: str  # one of HASHES
+    hash: Hash
     codes: int  # K
     tables: int  # L
     range_bits: int  # at most 2**range_bits buckets per table

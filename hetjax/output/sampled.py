@@ -1,23 +1,29 @@
 """Sampled softmax: the true labels and a few negatives shared by the batch."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hetjax.arguments import Bounds, checked
 from hetjax.output.candidates import Candidates, layer
-from hetjax.output.layers import MakeLayer, OutputLayer, check_counts
+from hetjax.output.layers import MakeLayer, OutputLayer
 from hetjax.recipes import by_name
 
-DISTRIBUTIONS = ("uniform", "log_uniform", "frequency")
-MOST_NEGATIVES = 2**24
+Distribution = Literal["uniform", "log_uniform", "frequency"]
+DISTRIBUTIONS = get_args(Distribution)
 _WHOLE = 2.0**32  # probabilities are multiples of 1 / _WHOLE
 
 
 @by_name
-def sampled(*, negatives: int = 1024, distribution: str = "log_uniform") -> MakeLayer:
+@checked
+def sampled(
+    *,
+    negatives: Annotated[int, Bounds(1, 2**24)] = 1024,
+    distribution: Distribution = "log_uniform",
+) -> MakeLayer:
     """Sampled softmax with m `negatives` per batch, drawn with replacement from q.
 
         loss = -sum_c t_c (z_c - log(sum_{c in Y} exp z_c
@@ -30,23 +36,16 @@ def sampled(*, negatives: int = 1024, distribution: str = "log_uniform") -> Make
     training examples with the label. Source: Bengio and Senecal, 2003 (importance
     sampling); Jean et al., 2015 (negatives shared by a batch).
     """
-    check_counts(MOST_NEGATIVES, negatives=negatives)
-    if distribution not in DISTRIBUTIONS:
-        raise ValueError(
-            f"distribution={distribution!r}: choose one of {DISTRIBUTIONS}"
-        )
 
     def make(counts: np.ndarray) -> OutputLayer:
         draw = _sampler(probabilities(distribution, counts))
 
         def choose(h: Any, w: Any, b: Any, state: Any, key: jax.Array) -> tuple:
-            del h, w, b
             ids, log_q = draw(key, negatives)
             offsets = log_q + np.log(negatives).astype(np.float32)
             return Candidates(ids, offsets), state
 
-        given = {"negatives": negatives, "distribution": distribution}
-        return layer("sampled", choose, **given)
+        return layer("sampled", choose, negatives=negatives, distribution=distribution)
 
     return make
 

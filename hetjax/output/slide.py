@@ -1,15 +1,16 @@
 """SLIDE: softmax over each example's true labels and those found in hash tables."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hetjax.arguments import Bounds, NotNegative, checked
 from hetjax.output.candidates import Candidates, layer
-from hetjax.output.hashing import HASHES, Hashing, HashTables, evenly
-from hetjax.output.layers import MakeLayer, OutputLayer, check_counts, check_decay
+from hetjax.output.hashing import Hash, Hashing, HashTables, evenly
+from hetjax.output.layers import MakeLayer, OutputLayer
 from hetjax.recipes import by_name
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -32,21 +33,25 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 BUCKET_SIZE, RANGE_BITS = 128, 18  # of the public code
 MOST_CODES = 2**16  # K L, in all tables; the public code has at most 6,144
-MOST_ACTIVE = 20_000  # positions are multiplied with each other, in 32 bits
 MOST_STEPS = 2**30 - 1  # between rebuilds
+# positions of active labels are multiplied with each other, in 32 bits
+Active = Annotated[int, Bounds(1, 20_000)]
+Codes = Annotated[int, Bounds(1, MOST_CODES)]
+Steps = Annotated[int, Bounds(1, MOST_STEPS)]
 
 
 @by_name
+@checked
 def slide(
     *,
-    preset: str = "paper",
-    hash: str | None = None,
-    codes: int | None = None,
-    tables: int | None = None,
-    active: int = 1000,
-    rebuild_every: int = 50,
-    rebuild_decay: float | None = None,
-    renew_every: int | None = None,
+    preset: Literal["paper", "optimized"] = "paper",
+    hash: Hash | None = None,
+    codes: Codes | None = None,
+    tables: Codes | None = None,
+    active: Active = 1000,
+    rebuild_every: Steps = 50,
+    rebuild_decay: NotNegative | None = None,
+    renew_every: Steps | None = None,
 ) -> MakeLayer:
     """SLIDE's output layer: only active labels have scores, errors and updates.
 
@@ -72,13 +77,15 @@ def slide(
     merged model retains the initial tables, with which a worker that joins later
     starts. Source: docs/algorithms H.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"preset={preset!r}: choose one of {tuple(PRESETS)}")
     given = {"hash": hash, "codes": codes, "tables": tables}
     given |= {"rebuild_decay": rebuild_decay, "renew_every": renew_every}
     overrides = {name: value for name, value in given.items() if value is not None}
     chosen = {**PRESETS[preset], **overrides}
-    _check(chosen, active, rebuild_every)
+    if chosen["codes"] * chosen["tables"] > MOST_CODES:
+        raise ValueError(
+            f"{chosen['codes']} codes in each of {chosen['tables']} tables: codes * "
+            f"tables must be at most {MOST_CODES:,}"
+        )
     hashing = Hashing(chosen["hash"], chosen["codes"], chosen["tables"], RANGE_BITS)
     schedule = _RebuildSchedule(
         hashing, rebuild_every, chosen["rebuild_decay"], chosen["renew_every"]
@@ -93,7 +100,6 @@ def slide(
         def choose(
             h: jax.Array, w: jax.Array, b: Any, state: dict[str, Any], key: jax.Array
         ) -> tuple[Candidates, dict[str, Any]]:
-            del b
             # a loop of at most one iteration: `cond` would copy the tables every step
             state = jax.lax.while_loop(
                 lambda state: state["steps"] >= state["next"],
@@ -188,13 +194,9 @@ def _distinct(found: jax.Array, count: jax.Array, others: jax.Array) -> jax.Arra
     place = jnp.arange(size, dtype=jnp.int32)[None]
     hit = evenly(place, hits[:, -1:], total) + 1
     other = evenly(place - total, rest[:, -1:], size - total) + 1
-    at = jnp.where(place < total, _first(hits, hit), _first(rest, other))
+    first_where = jax.vmap(jnp.searchsorted)  # a row of counts reaches a number
+    at = jnp.where(place < total, first_where(hits, hit), first_where(rest, other))
     return jnp.take_along_axis(ids, at, axis=1)
-
-
-def _first(counts: jax.Array, wanted: jax.Array) -> jax.Array:
-    """Return [B, m], the first positions where rows of counts [B, n] reach `wanted`."""
-    return jax.vmap(jnp.searchsorted)(counts, wanted)
 
 
 def _coprime(num: int) -> int:
@@ -203,20 +205,3 @@ def _coprime(num: int) -> int:
     while math.gcd(step, num) != 1:
         step += 1
     return step
-
-
-def _check(chosen: dict[str, Any], active: int, rebuild_every: int) -> None:
-    if chosen["hash"] not in HASHES:
-        raise ValueError(f"hash={chosen['hash']!r}: choose one of {HASHES}")
-    codes, tables = chosen["codes"], chosen["tables"]
-    check_counts(MOST_CODES, codes=codes, tables=tables)
-    if codes * tables > MOST_CODES:
-        raise ValueError(
-            f"{codes} codes in each of {tables} tables: codes * tables must be at most "
-            f"{MOST_CODES:,}"
-        )
-    check_counts(MOST_ACTIVE, active=active)
-    check_counts(
-        MOST_STEPS, renew_every=chosen["renew_every"], rebuild_every=rebuild_every
-    )
-    check_decay("rebuild_decay", chosen["rebuild_decay"])

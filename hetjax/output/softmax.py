@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental.sparse import BCOO
 
 from hetjax.sparse import DeferredGrad
@@ -121,18 +122,6 @@ def scores(h: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     return product(h, kernel.T) + bias[None].astype(jnp.float32)
 
 
-def true_scores(
-    h: jax.Array, kernel: jax.Array, bias: jax.Array, targets: Targets
-) -> jax.Array:
-    """Return [L], the score of each entry's label for its example.
-
-    The indices of padding are clipped.
-    """
-    rows, columns, _ = targets
-    products = h.at[rows].get(mode="clip") * kernel.at[columns].get(mode="clip")
-    return jnp.sum(products, -1) + bias.at[columns].get(mode="clip")
-
-
 def loss_and_grads(
     h: jax.Array,
     kernel: jax.Array,
@@ -145,9 +134,8 @@ def loss_and_grads(
 
     loss_b = -sum_c t_bc (z_bc - logsumexp(z_b))
     """
-    normalizer, mean = _normalizers(h, kernel, bias, chunk, with_mean=True)
-    losses, total = _losses(h, kernel, bias, targets, normalizer)
-    dh, grad = _grads(h, kernel, bias, targets, normalizer, mean, total, scale, chunk)
+    losses, residuals = _forward(h, kernel, bias, targets, chunk)
+    dh, grad = _grads(residuals, scale, chunk)
     # `subtracted` overwrites W; XLA avoids a copy only if it sees that every read of W
     # comes before. Adding zero shows this (a barrier is removed too early on CPUs)
     read = 0.0 * (losses + dh.sum(-1))
@@ -172,19 +160,15 @@ def _forward(
 
 
 def _backward(chunk: int, residuals: tuple, scale: jax.Array) -> tuple:
-    h, kernel, bias, targets, normalizer, mean, total = residuals
-    dh, grad = _grads(h, kernel, bias, targets, normalizer, mean, total, scale, chunk)
-    nothing = Targets(*(_zero_cotangent(x) for x in targets))
+    h, targets = residuals[0], residuals[3]
+    dh, grad = _grads(residuals, scale, chunk)
+    # targets are data, of which two are integers
+    none: Any = np.zeros(targets.rows.shape, jax.dtypes.float0)
+    nothing = Targets(none, none, jnp.zeros_like(targets.shares))
     return dh.astype(h.dtype), *grad.arrays(), nothing
 
 
 cross_entropy.defvjp(_forward, _backward)
-
-
-def _zero_cotangent(x: jax.Array) -> Any:
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        return jnp.zeros_like(x)  # targets are data
-    return jnp.zeros(x.shape, jax.dtypes.float0)
 
 
 def losses_and_top(
@@ -286,23 +270,19 @@ def _losses(
     h: jax.Array, kernel: jax.Array, bias: jax.Array, targets: Targets, normalizer: Any
 ) -> tuple[jax.Array, jax.Array]:
     """Return (losses [B], T [B])."""
-    z = true_scores(h, kernel, bias, targets)
-    z = z - normalizer.at[targets.rows].get(mode="clip")
+    rows, columns, _ = targets  # indices of padding are clipped
+    products = h.at[rows].get(mode="clip") * kernel.at[columns].get(mode="clip")
+    z = jnp.sum(products, -1) + bias.at[columns].get(mode="clip")
+    z = z - normalizer.at[rows].get(mode="clip")
     losses = -targets.sum_per_example(targets.shares * z, h.shape[0])
     return losses, targets.sum_per_example(targets.shares, h.shape[0])
 
 
 def _grads(
-    h: jax.Array,
-    kernel: jax.Array,
-    bias: jax.Array,
-    targets: Targets,
-    normalizer: jax.Array,
-    mean: jax.Array,
-    total: jax.Array,
-    scale: jax.Array,
-    chunk: int,
+    residuals: tuple, scale: jax.Array, chunk: int
 ) -> tuple[jax.Array, SoftmaxGrad]:
+    """Return dh and the gradient of W and b, from what `_forward` keeps."""
+    h, kernel, bias, targets, normalizer, mean, total = residuals
     rows, columns, shares = targets
     true = shares[:, None] * kernel.at[columns].get(mode="clip")
     dh = scale[:, None] * (

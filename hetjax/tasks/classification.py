@@ -1,27 +1,26 @@
 """Classification tasks: softmax cross-entropy with one, several or no labels."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.sparse import BCOO
 
-from hetjax.data.batching import Batch
+from hetjax.arguments import checked
 from hetjax.data.dataset import Dataset
 from hetjax.recipes import by_name
 from hetjax.tasks import augment as images
 from hetjax.tasks.heads import make_head, with_head
-from hetjax.tasks.inputs import Inputs, forward, make_inputs
-from hetjax.tasks.model import Model, as_model
-from hetjax.tasks.task_checks import check_classes, check_logits
+from hetjax.tasks.inputs import forward, make_inputs
+from hetjax.tasks.model import as_model
+from hetjax.tasks.task_checks import check_classes, check_outputs
 from hetjax.tasks.types import Task
-from hetjax.tree import ModelState, Params
 
 TOP = (1, 3, 5)  # the k of P@k
 
 
 @by_name
+@checked
 def classification(
     model: Any,
     data: Dataset,
@@ -75,30 +74,38 @@ def classification(
     sizes = inputs.num_features, data.num_classes
     m = as_model(model, data, row_params, output_params, sizes, inputs.for_evaluation)
     run = forward(m, inputs)
-    check_logits(m, run, data)
+    classes = data.num_classes
+    check_outputs(
+        m,
+        run,
+        data,
+        lambda shape: shape == (2, classes),
+        f"logits [B, {classes}], as the data have {classes} classes",
+    )
 
-    def loss(
-        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, ModelState]:
+    def loss(params, model_state, batch, key):
         logits, state = run.train_outputs(params, model_state, batch, key)
         return cross_entropy(logits, batch.y), state
 
+    def mixed_loss(params, model_state, batch, key):
+        x, partner, share = inputs.mixed(inputs.for_training(batch.x, key), key)
+        logits, state = m.apply(params, model_state, x, key, True)
+        y = jnp.asarray(batch.y)  # rows of padding have the labels of true examples
+        first, other = cross_entropy(logits, y), cross_entropy(logits, y[partner])
+        return share * first + (1 - share) * other, state
+
     num, measures = num_top(data), precisions if data.multilabel else accuracy
 
-    def metrics(
-        params: Params, model_state: ModelState, batch: Batch
-    ) -> dict[str, jax.Array]:
+    def metrics(params, model_state, batch):
         logits = run.eval_outputs(params, model_state, batch)
         top = best(logits, num)
         return {"loss": cross_entropy(logits, batch.y)} | measures(top, batch.y)
 
-    name = "p@1" if data.multilabel else "accuracy"
-    chosen = loss if mix is None else _mixed_loss(m, inputs)
     task = Task(
         m.init,
-        chosen,
+        loss if mix is None else mixed_loss,
         metrics,
-        name,
+        "p@1" if data.multilabel else "accuracy",
         m.restore,
         m.row_params,
         mixes=mix is not None,
@@ -155,22 +162,6 @@ def precisions(top: jax.Array, y: BCOO) -> dict[str, jax.Array]:
     )
     ks = [k for k in TOP if k <= top.shape[1]]
     return {f"p@{k}": hits[:, :k].sum(-1) / k for k in ks}
-
-
-def _mixed_loss(model: Model, inputs: Inputs) -> Callable[..., Any]:
-    """Return the loss of mixed pairs of examples, weighted by their shares."""
-
-    def loss(
-        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, ModelState]:
-        assert inputs.mixed is not None
-        x, partner, share = inputs.mixed(inputs.for_training(batch.x, key), key)
-        logits, state = model.apply(params, model_state, x, key, True)
-        y = jnp.asarray(batch.y)  # rows of padding have the labels of true examples
-        first, other = cross_entropy(logits, y), cross_entropy(logits, y[partner])
-        return share * first + (1 - share) * other, state
-
-    return loss
 
 
 def _full_output(data: Dataset, output: Any) -> str:

@@ -6,26 +6,26 @@ from typing import Any
 
 import jax
 
-from hetjax.data.batching import Batch
+from hetjax.arguments import checked
 from hetjax.data.dataset import Dataset
-from hetjax.metric_mode import MODES
+from hetjax.metric_mode import Mode
 from hetjax.recipes import by_name
 from hetjax.tasks.inputs import as_floats
 from hetjax.tasks.model import Model, as_model
 from hetjax.tasks.types import Task
-from hetjax.tree import ModelState, Params
 
 Function = Callable[..., Any]
 """f(outputs, y) -> [B], or f(model, x, y, key) -> [B], or f(..., key, train) -> [B]"""
 
 
 @by_name
+@checked
 def task(
     model: Any,
     loss: Function,
     metrics: Mapping[str, Function] | None = None,
     *,
-    mode: str | None = None,
+    mode: Mode | None = None,
     metric: str | None = None,
     data: Dataset | None = None,
     row_params: tuple[str, ...] = (),
@@ -70,20 +70,12 @@ def task(
     losses = _applied(m, "loss", loss)
     values = {k: _applied(m, f"metrics[{k!r}]", f) for k, f in functions.items()}
 
-    def trained(
-        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, ModelState]:
+    def trained(params, model_state, batch, key):
         return losses(params, model_state, batch, key, True)
 
-    def evaluated(
-        params: Params, model_state: ModelState, batch: Batch
-    ) -> dict[str, jax.Array]:
-        key = jax.random.key(0)
-        every = {"loss": losses, **values}
-        return {
-            name: f(params, model_state, batch, key, False)[0]
-            for name, f in every.items()
-        }
+    def evaluated(params, model_state, batch):
+        given = params, model_state, batch, jax.random.key(0), False
+        return {name: f(*given)[0] for name, f in {"loss": losses, **values}.items()}
 
     return Task(
         m.init,
@@ -107,8 +99,6 @@ def _check_names(
     if metric is not None and metric not in (*functions, "loss"):
         known = ", ".join((*functions, "loss"))
         raise ValueError(f"metric={metric!r}: choose one of {known}")
-    if mode is not None and mode not in MODES:
-        raise ValueError(f"mode={mode!r}: choose one of {MODES}")
     if mode is None and functions and metric != "loss":
         main = metric or next(iter(functions))
         raise ValueError(
@@ -124,32 +114,22 @@ def _check_names(
 
 def _applied(model: Model, what: str, function: Function) -> Callable[..., Any]:
     """Return (params, model_state, batch, key, train) -> (values [B], model_state)."""
-    number = _num_arguments(what, function)
-    if number == 2:
-
-        def of_outputs(
-            params: Params, state: ModelState, batch: Batch, key: Any, train: bool
-        ) -> tuple[Any, ModelState]:
-            x = as_floats(batch.x)
-            outputs, state = model.apply(params, state, x, key, train)
-            return function(outputs, batch.y), state
-
-        return of_outputs
-    call = model.call
-    if call is None:
+    number, call = _num_arguments(what, function), model.call
+    if number > 2 and call is None:
         raise ValueError(
             f"{what} takes (model, x, y, key), but the model is a Model without "
             "`call`: pass a flax module, or hetjax.from_functions(init, apply)"
         )
 
-    def of_model(
-        params: Params, state: ModelState, batch: Batch, key: Any, train: bool
-    ) -> tuple[Any, ModelState]:
+    def applied(params, state, batch, key, train):
         x = as_floats(batch.x)
+        if call is None or number == 2:
+            outputs, state = model.apply(params, state, x, key, train)
+            return function(outputs, batch.y), state
         rest = (x, batch.y, key, train)[: number - 1]
         return call(lambda m: function(m, *rest), params, state, key, train)
 
-    return of_model
+    return applied
 
 
 def _num_arguments(what: str, function: Any) -> int:

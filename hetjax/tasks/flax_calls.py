@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen, nnx
+from flax import nnx
 from flax.core import DenyList
 from flax.errors import InvalidRngError
 
@@ -100,8 +100,3 @@ def with_streams(run: Callable[..., Any], default: str, key: jax.Array) -> Any:
             if name in rngs:
                 raise
             rngs[name] = jax.random.fold_in(key, zlib.crc32(name.encode()))
-
-
-def bound(module: linen.Module, variables: dict[str, Any]) -> Any:
-    """Return the module bound to its variables, with a key for its random draws."""
-    return module.bind(variables, rngs={"params": jax.random.key(0)})

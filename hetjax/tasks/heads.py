@@ -10,7 +10,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from hetjax import output
-from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
 from hetjax.output import Head, softmax
 from hetjax.output.head import without_layer_state
@@ -18,7 +17,7 @@ from hetjax.output.layers import MakeLayer, OutputLayer
 from hetjax.tasks.model import Model, param_shapes
 from hetjax.tasks.task_checks import batch_of
 from hetjax.tasks.types import Task
-from hetjax.tree import ModelState, Params
+from hetjax.tree import Params
 
 # Above this number of labels the chunked softmax is faster, for steps and for
 # evaluations (experiments/benchmarks/sparse_step.py).
@@ -40,35 +39,25 @@ def make_head(
 
     Raise a ValueError that says what is missing if the output layer is unknown.
     """
-    if isinstance(chosen, str):
-        if chosen not in output.LAYERS:
-            raise ValueError(
-                f"output={chosen!r}: choose one of {output.LAYERS}, or pass the result "
-                "of hetjax.output.chunked(), sampled() or slide()"
-            )
+    if chosen == "auto":
         many = bool(model.output_params) and data.num_classes > MANY_LABELS
-        chosen = "chunked" if chosen == "auto" and many else chosen
-        if chosen in ("auto", "full"):
-            return None
-        chosen = _MAKE[chosen]()
-    layer = _build_layer(chosen, label_counts(data))
-    kernel, bias = _paths(model, data, layer.name)
-    head = Head(features, kernel, bias, layer)
-    _check(model, data, head)
-    return head
-
-
-def _build_layer(chosen: Any, counts: np.ndarray) -> OutputLayer:
-    """Return the output layer; a ValueError unless `chosen` builds one."""
-    # catches a factory that was not called, and the strategy named `slide`
-    makes = callable(chosen) and chosen not in _MAKE.values()
-    layer = chosen(counts) if makes else None
+        chosen = "chunked" if many else "full"
+    if chosen == "full":
+        return None
+    named = isinstance(chosen, str) and chosen in _MAKE
+    make: Any = _MAKE[chosen]() if named else chosen
+    # neither a factory that was not called, nor the strategy named `slide`
+    makes = callable(make) and make not in _MAKE.values()
+    layer = make(label_counts(data)) if makes else None
     if not isinstance(layer, OutputLayer):
         raise ValueError(
             f"output={chosen!r}: choose one of {output.LAYERS}, or pass the result of "
             "hetjax.output.chunked(), sampled() or slide()"
         )
-    return layer
+    kernel, bias = _paths(model, data, layer.name)
+    head = Head(features, kernel, bias, layer)
+    _check(model, data, head)
+    return head
 
 
 def with_head(
@@ -84,13 +73,11 @@ def with_head(
     labels [B, num], y) -> metrics.
     """
 
-    def init(key: jax.Array) -> tuple[Params, ModelState]:
+    def init(key):
         params, state = task.init(key)
         return params, head.init(params, state, head.layer_key(key))
 
-    def loss(
-        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, ModelState]:
+    def loss(params, model_state, batch, key):
         state, layer_state = head.split(model_state)
         h, state = head.features(head.without(params), state, batch, key)
         targets, weights = softmax.targets_of(batch.y), head.weights(params)
@@ -99,16 +86,14 @@ def with_head(
         )
         return losses, head.joined(state, layer_state)
 
-    def metrics(
-        params: Params, model_state: ModelState, batch: Batch
-    ) -> dict[str, jax.Array]:
+    def metrics(params, model_state, batch):
         state, _ = head.split(model_state)
         h = evaluated(head.without(params), state, batch)
         weights, targets = head.weights(params), softmax.targets_of(batch.y)
         losses, top = softmax.losses_and_top(h, *weights, targets, num)
         return {"loss": losses} | measures(top, batch.y)
 
-    def restore(params: Params, model_state: ModelState) -> Any:
+    def restore(params, model_state):
         return task.restore(params, without_layer_state(model_state))
 
     return task._replace(

@@ -21,13 +21,13 @@ _FACTORIES = [getattr(images, name) for name in images.__all__]  # of transforms
 class Inputs(NamedTuple):
     """Functions of the inputs x of a batch, and what the model gets from them.
 
-    trained(x, key) -> x; evaluated(x) -> x; mixed(x, key) -> (x, partner, share), or
-    None without `mix`, where x is what `trained` returns.
+    for_training(x, key) -> x; for_evaluation(x) -> x
+    mixed(x, key) -> (x, partner, share), where x is what `for_training` returns
     """
 
     for_training: Callable[[Any, jax.Array], Any]
     for_evaluation: Callable[[Any], Any]
-    mixed: Callable[[Any, jax.Array], tuple[Any, jax.Array, jax.Array]] | None
+    mixed: Callable[[Any, jax.Array], tuple[Any, jax.Array, jax.Array]]
     num_features: Any  # of an example of the model's inputs; a tree if x is a tree
 
 
@@ -59,12 +59,12 @@ def make_inputs(
             raise ValueError(f"{name}={part!r}: pass a function, such as {example}")
     augmented, normalized = augment or _unchanged, _transform(normalize)
 
-    def trained(x: Any, key: jax.Array) -> Any:
+    def trained(x, key):
         x = x if tokens else as_floats(x, changes)
         x = augmented(jax.random.fold_in(key, _AUGMENT), x)
         return normalized(key, x)
 
-    def evaluated(x: Any) -> Any:
+    def evaluated(x):
         x = x if tokens else as_floats(x, changes)
         return normalized(jax.random.key(0), x)  # nothing is drawn
 
@@ -72,13 +72,12 @@ def make_inputs(
         assert mix is not None
         return mix(jax.random.fold_in(key, _MIX), x)
 
-    if not changes:
-        return Inputs(trained, evaluated, None, data.num_features)
-    x = _check_shapes(data, trained, evaluated)
-    features = int(np.prod(x.shape[1:]))
-    if mix is None:
-        return Inputs(trained, evaluated, None, features)
-    _check_mix(mixed, x)
+    features = data.num_features
+    if changes:
+        x = _check_shapes(data, trained, evaluated)
+        features = int(np.prod(x.shape[1:]))
+        if mix is not None:
+            _check_mix(mixed, x)
     return Inputs(trained, evaluated, mixed, features)
 
 
@@ -94,13 +93,11 @@ class Forward(NamedTuple):
 def forward(model: Model, inputs: Inputs) -> Forward:
     """The model on a batch's inputs, which are not mixed."""
 
-    def trained(
-        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
-    ) -> tuple[Any, ModelState]:
+    def trained(params, model_state, batch, key):
         x = inputs.for_training(batch.x, key)
         return model.apply(params, model_state, x, key, True)
 
-    def evaluated(params: Params, model_state: ModelState, batch: Batch) -> Any:
+    def evaluated(params, model_state, batch):
         x, key = inputs.for_evaluation(batch.x), jax.random.key(0)  # nothing is drawn
         return model.apply(params, model_state, x, key, False)[0]
 

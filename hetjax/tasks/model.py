@@ -15,6 +15,7 @@ from flax import linen, nnx
 from flax.core import DenyList
 
 from hetjax import sparse
+from hetjax.arguments import checked
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.dataset import Dataset
 from hetjax.output import OutputParam
@@ -56,21 +57,15 @@ def as_model(
     A builder of modules is called with `sizes` (by default the data's features and
     classes) and rngs; a linen module is initialized with transform(example).
     """
-    given = {"row_params": row_params, "output_params": output_params}
-    for argument, names in given.items():
-        if isinstance(names, str):
-            raise ValueError(
-                f"{argument}={names!r}: pass a tuple of names, with a comma"
-            )
     found = _convert(model, data, sizes, transform)
     found = found._replace(
         row_params=found.row_params + tuple(row_params),
         output_params=found.output_params + tuple(output_params),
     )
-    named = any(getattr(found, argument) for argument in given)
-    known = param_shapes(found) if named else {}
-    for argument in given:
-        for name in getattr(found, argument):
+    given = {"row_params": found.row_params, "output_params": found.output_params}
+    known = param_shapes(found) if any(given.values()) else {}
+    for argument, names in given.items():
+        for name in names:
             if name not in known:
                 raise ValueError(
                     f"{argument}: the model has no parameter {name!r}; it has "
@@ -108,7 +103,8 @@ def _convert(
             raise ValueError(
                 "a flax.linen module takes its shapes from an example: pass data=..."
             )
-        return from_linen(model, changed(_example(data)))
+        one = make_batch(data.train, np.zeros(1, int), make_buckets(data.train, 1))
+        return from_linen(model, changed(one.x))
     if callable(model):
         if sizes is None:
             assert data is not None
@@ -142,6 +138,7 @@ def _check_builder(build: Callable, sizes: tuple[Any, ...]) -> None:
 
 
 @by_name
+@checked
 def from_functions(
     init: Callable[[jax.Array], Params],
     apply: Callable[[Params, Any], jax.Array],
@@ -196,16 +193,10 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
     # read once: JAX traces `init` once, and would not see a later change
     current = values_of(model) if instance else None
 
-    def init(key: jax.Array) -> tuple[Params, ModelState]:
+    def init(key):
         return values_of(model(nnx.Rngs(key))) if current is None else current
 
-    def call(
-        function: Callable[[Any], Any],
-        params: Params,
-        model_state: ModelState,
-        key: jax.Array,
-        train: bool,
-    ) -> tuple[Any, ModelState]:
+    def call(function, params, model_state, key, train):
         module = merged(params, model_state, key)
         train_flags.set_mode(module, train)
         result = function(module)
@@ -213,7 +204,7 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
         flax_calls.without_new(params_0, params_1)
         return result, nnx.to_pure_dict(flax_calls.without_new(rest_0, rest))
 
-    def restore(params: Params, model_state: ModelState) -> nnx.Module:
+    def restore(params, model_state):
         module = merged(params, model_state, jax.random.key(0))
         train_flags.set_mode(module, False)
         return module
@@ -233,9 +224,7 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
 def _apply_of(call: Callable[..., Any], in_call: tuple[str, ...]) -> Callable[..., Any]:
     """Return `Model.apply` of a flax module, from its `Model.call` and call flags."""
 
-    def apply(
-        params: Params, model_state: ModelState, x: Any, key: jax.Array, train: bool
-    ) -> Any:
+    def apply(params, model_state, x, key, train):
         flags = train_flags.values_of(in_call, train)
         return call(lambda m: m(x, **flags), params, model_state, key, train)
 
@@ -247,9 +236,8 @@ def _split(module: Any) -> tuple:
 
 
 def _filled(state: Any, pure: Any) -> Any:
-    filled = jax.tree.map(
-        lambda x: x, state
-    )  # a copy, so that the caller's State does not change
+    """Return a copy of an nnx State with the values of a pure dictionary."""
+    filled = jax.tree.map(lambda x: x, state)
     nnx.replace_by_pure_dict(filled, pure)
     return filled
 
@@ -281,7 +269,7 @@ def from_linen(
     sown: list[str] = list(flax_calls.UNSOWN)
     others: set[str] = set()  # collections that are state
 
-    def init(key: jax.Array) -> tuple[Params, ModelState]:
+    def init(key):
         evaluated, flags = moded(False)
 
         def variables_of(mutable: Any) -> dict[str, Any]:
@@ -298,13 +286,7 @@ def from_linen(
         others.update(state)
         return params, state
 
-    def call(
-        function: Callable[[Any], Any],
-        params: Params,
-        model_state: ModelState,
-        key: jax.Array,
-        train: bool,
-    ) -> tuple[Any, ModelState]:
+    def call(function, params, model_state, key, train):
         variables = {"params": params, **model_state}
         chosen, _ = moded(train)
         # collections of sown values are mutable, too: a custom loss may read them
@@ -316,15 +298,12 @@ def from_linen(
         changed = {k: v for k, v in result[1].items() if k not in sown}
         return result[0], {**model_state, **changed}
 
-    def restore(params: Params, model_state: ModelState) -> Any:
-        return flax_calls.bound(moded(False)[0], {"params": params, **model_state})
+    def restore(params, model_state):
+        variables = {"params": params, **model_state}
+        # the key is for draws, in whatever the user calls
+        return moded(False)[0].bind(variables, rngs={"params": jax.random.key(0)})
 
     if not (in_call or in_fields):
         train_flags.warn_if_inert(module, lambda: init(jax.random.key(0)))
     apply = _apply_of(call, in_call)
     return Model(init, apply, restore, tuple(row_params), call=call)
-
-
-def _example(data: Dataset) -> Any:
-    """Return an input batch of one example."""
-    return make_batch(data.train, np.zeros(1, int), make_buckets(data.train, 1)).x

@@ -7,19 +7,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hetjax.data.batching import Batch
+from hetjax.arguments import Count, checked
 from hetjax.data.columns import in_memory
 from hetjax.data.dataset import Dataset
 from hetjax.recipes import by_name
-from hetjax.tasks.inputs import Forward, forward, make_inputs
-from hetjax.tasks.model import Model, as_model
-from hetjax.tasks.task_checks import outputs_of_two
+from hetjax.tasks.inputs import forward, make_inputs
+from hetjax.tasks.model import as_model
+from hetjax.tasks.task_checks import check_outputs
 from hetjax.tasks.types import Mean, Task
-from hetjax.tree import ModelState, Params
 
 
 @by_name
-def next_token(model: Any, data: Dataset, *, vocabulary: int | None = None) -> Task:
+@checked
+def next_token(model: Any, data: Dataset, *, vocabulary: Count | None = None) -> Task:
     """The task of predicting the next token at each position of a sequence.
 
         loss_i = sum_t m_it (-log softmax(z_it)[y_it]) / sum_t m_it
@@ -35,20 +35,25 @@ def next_token(model: Any, data: Dataset, *, vocabulary: int | None = None) -> T
     better), "accuracy" per token, and "loss" per token. Errors: a ValueError for
     targets that are not tokens, or outputs of another shape.
     """
-    targets, _ = _check_tokens(data)
+    length = _length(data)
     known = vocabulary or _vocabulary(data)
     m = as_model(model, data, sizes=(known,))
     _check_range(data, known)
     run = forward(m, make_inputs(data, tokens=True))
-    _check_outputs(m, run, data, known, targets)
+    check_outputs(
+        m,
+        run,
+        data,
+        lambda shape: shape[:-1] == (2, length) and shape[-1] >= known,
+        f"logits [B, {length}, V], V at least {known}",
+    )
 
     def per_token(z: jax.Array, y: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return losses, hits and the mask, [B, T] each."""
         targets, mask = _parts(y)
         z = jnp.asarray(z, jnp.float32)
-        chosen = jnp.take_along_axis(z, targets[..., None].astype(jnp.int32), -1)[
-            ..., 0
-        ]
+        at = targets[..., None].astype(jnp.int32)
+        chosen = jnp.take_along_axis(z, at, -1)[..., 0]
         losses = jax.nn.logsumexp(z, axis=-1) - chosen
         hits = jnp.argmax(z, axis=-1) == targets
         ones = jnp.ones_like(losses)
@@ -58,17 +63,13 @@ def next_token(model: Any, data: Dataset, *, vocabulary: int | None = None) -> T
         # a masked position may have any target, and any loss
         return jnp.where(weight > 0, losses, 0.0), hits, weight
 
-    def loss(
-        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, ModelState]:
+    def loss(params, model_state, batch, key):
         z, state = run.train_outputs(params, model_state, batch, key)
         losses, _, weight = per_token(z, batch.y)
         count = jnp.maximum(weight.sum(1), 1.0)
         return (losses * weight).sum(1) / count, state
 
-    def metrics(
-        params: Params, model_state: ModelState, batch: Batch
-    ) -> dict[str, Mean]:
+    def metrics(params, model_state, batch):
         z = run.eval_outputs(params, model_state, batch)
         losses, hits, weight = per_token(z, batch.y)
         count = weight.sum(1)
@@ -96,8 +97,8 @@ def _parts(y: Any) -> tuple[Any, Any]:
     return y, None
 
 
-def _check_tokens(data: Dataset) -> tuple[Any, Any]:
-    """Return the targets and the mask; a ValueError if y is neither form."""
+def _length(data: Dataset) -> int:
+    """Return the length of sequences; a ValueError if y has no tokens."""
     y: Any = data.train.y
     targets, mask = _parts(y)
     keys = set(y) if isinstance(y, Mapping) else {"targets"}
@@ -110,7 +111,7 @@ def _check_tokens(data: Dataset) -> tuple[Any, Any]:
             f"y of {data.name} is {found}: pass integers [N, T] (from_arrays(..., "
             'targets="values")), or {"targets": [N, T], "mask": [N, T]}'
         )
-    return targets, mask
+    return targets.shape[1]
 
 
 def _check_range(data: Dataset, vocabulary: int) -> None:
@@ -146,16 +147,3 @@ def _vocabulary(data: Dataset) -> int:
                     )
                 found.append(int(leaf.max()))
     return max(found) + 1
-
-
-def _check_outputs(
-    model: Model, run: Forward, data: Dataset, vocabulary: int, targets: Any
-) -> None:
-    found = getattr(outputs_of_two(model, run, data), "shape", None)
-    length = targets.shape[1]
-    if found is None or found[:-1] != (2, length) or found[-1] < vocabulary:
-        shown = "several arrays" if found is None else list(found)
-        raise ValueError(
-            f"the model returns {shown} for a batch of 2 sequences of {length} tokens: "
-            f"return logits [B, {length}, V], V at least {vocabulary}"
-        )

@@ -6,18 +6,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hetjax.data.batching import Batch
+from hetjax.arguments import checked
 from hetjax.data.dataset import Dataset
 from hetjax.recipes import by_name
 from hetjax.tasks import augment as images
-from hetjax.tasks.inputs import Forward, forward, make_inputs
-from hetjax.tasks.model import Model, as_model
-from hetjax.tasks.task_checks import outputs_of_two
+from hetjax.tasks.inputs import forward, make_inputs
+from hetjax.tasks.model import as_model
+from hetjax.tasks.task_checks import check_outputs
 from hetjax.tasks.types import Task
-from hetjax.tree import ModelState, Params
 
 
 @by_name
+@checked
 def regression(
     model: Any,
     data: Dataset,
@@ -43,7 +43,16 @@ def regression(
     sizes = inputs.num_features, width
     m = as_model(model, data, row_params, sizes=sizes, transform=inputs.for_evaluation)
     run = forward(m, inputs)
-    _check_outputs(m, run, data)
+    y = data.train.y
+    single = y.ndim == 1
+    check_outputs(
+        m,
+        run,
+        data,
+        lambda shape: shape == (2, *y.shape[1:]) or (single and shape == (2, 1)),
+        f"{'[B] or [B, 1]' if single else f'[B, {width}]'}, as y of {data.name} is "
+        f"{list(y.shape)}",
+    )
 
     def errors(outputs: jax.Array, y: jax.Array) -> jax.Array:
         """Return [B, k], f(x) - y in float32."""
@@ -51,15 +60,11 @@ def regression(
         difference = jnp.asarray(outputs, jnp.float32).reshape(size, -1)
         return difference - jnp.asarray(y, jnp.float32).reshape(size, -1)
 
-    def loss(
-        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, ModelState]:
+    def loss(params, model_state, batch, key):
         outputs, state = run.train_outputs(params, model_state, batch, key)
         return jnp.mean(errors(outputs, batch.y) ** 2, axis=1), state
 
-    def metrics(
-        params: Params, model_state: ModelState, batch: Batch
-    ) -> dict[str, jax.Array]:
+    def metrics(params, model_state, batch):
         e = errors(run.eval_outputs(params, model_state, batch), batch.y)
         return {"loss": jnp.mean(e**2, axis=1), "mae": jnp.mean(jnp.abs(e), axis=1)}
 
@@ -96,17 +101,3 @@ def _width(data: Dataset) -> int:
             "targets use hetjax.task with a custom loss"
         )
     return 1 if len(y.shape) == 1 else int(y.shape[1])
-
-
-def _check_outputs(model: Model, run: Forward, data: Dataset) -> None:
-    """Raise a ValueError unless the model's outputs are [B, k], or [B] for y [N]."""
-    found = getattr(outputs_of_two(model, run, data), "shape", None)
-    y = data.train.y
-    wanted = [(2, *y.shape[1:])] + [(2, 1)] * (len(y.shape) == 1)
-    if found not in wanted:
-        k = "[B] or [B, 1]" if len(y.shape) == 1 else f"[B, {y.shape[1]}]"
-        shown = "several arrays" if found is None else list(found)
-        raise ValueError(
-            f"the model returns {shown} for a batch of 2 examples: return {k}, as y of "
-            f"{data.name} is {list(y.shape)}"
-        )

@@ -1,5 +1,6 @@
 """Checks of a task's shapes by abstract evaluation: nothing is computed or compiled."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,43 +18,37 @@ from hetjax.tasks.types import Mean, Task
 
 def check_classes(data: Dataset) -> None:
     """Raise a ValueError unless the targets are class ids or sets of labels."""
+    y = data.train.y
     if data.num_classes:
         return
-    y = data.train.y
-    if not hasattr(y, "shape"):
+    if hasattr(y, "shape") and y.dtype.kind not in "iu":
         raise ValueError(
-            f"y of {data.name} has several arrays, not class ids [N] or sets of labels "
-            "[N, C]: use hetjax.next_token, or hetjax.task with a custom loss"
+            f"y of {data.name} are {y.dtype}, which are regression targets: use "
+            "hetjax.regression(model, data); class ids are integers"
         )
-    if y.dtype.kind in "iu":
-        raise ValueError(
-            f"y of {data.name} is {list(y.shape)} of {y.dtype}, not class ids [N] or "
-            "sets of labels [N, C] of zeros and ones: for tokens use hetjax.next_token"
-        )
+    found = "several arrays"
+    if hasattr(y, "shape"):
+        found = f"{list(y.shape)} of {y.dtype}"
     raise ValueError(
-        f"y of {data.name} are {y.dtype}, which are regression targets: use "
-        "hetjax.regression(model, data); class ids are integers"
+        f"y of {data.name} is {found}, not class ids [N] or sets of labels [N, C] of "
+        "zeros and ones: for tokens use hetjax.next_token, for other targets "
+        "hetjax.task with a custom loss"
     )
 
 
-def check_logits(model: Model, run: Forward, data: Dataset) -> None:
-    """Raise a ValueError unless the model maps inputs to logits [B, C]."""
+def check_outputs(
+    model: Model, run: Forward, data: Dataset, fits: Callable[..., bool], wanted: str
+) -> None:
+    """Raise a ValueError unless fits(shape) of the outputs for two examples.
+
+    `wanted` says which outputs fit.
+    """
     outputs = outputs_of_two(model, run, data)
     shape = getattr(outputs, "shape", None)
-    if shape is None:
+    if shape is None or not fits(shape):
         raise ValueError(
-            f"the model returns a {type(outputs).__name__}: return an array of logits "
-            f"[B, C], with C = {data.num_classes} classes"
-        )
-    if len(shape) != 2 or shape[0] != 2:
-        raise ValueError(
-            f"the model returns outputs {list(shape)} for a batch of 2 examples: "
-            f"return logits [B, C], with C = {data.num_classes} classes"
-        )
-    if shape[1] != data.num_classes:
-        raise ValueError(
-            f"the model returns {shape[1]} logits per example, but the data have "
-            f"{data.num_classes} classes: the numbers must be equal"
+            f"the model returns {_describe(outputs)} for a batch of 2 examples: return "
+            f"{wanted}"
         )
 
 

@@ -112,7 +112,7 @@ def warn_if_inert(module: linen.Module, init: Callable[[], Any]) -> None:
             "a known flag for training: it is called in training as in evaluation, "
             "most likely without dropout and without updates of statistics. Add an "
             "argument `train` to __call__ and pass it on",
-            stacklevel=7,  # the call of `classification`
+            stacklevel=8,  # the call of `classification`
         )
 
 

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 from jax import lax
 
+from hetjax import models
 from hetjax.models import blocks
 
 # (height, width, window, stride, ceil); odd sizes leave a remainder
@@ -103,8 +104,8 @@ def test_a_residual_block_is_its_formula():
 
 @pytest.mark.parametrize("image", [(8, 8), (8, 8, 0), (8, 8, 1, 1)])
 def test_an_image_has_three_sizes(image):
-    with pytest.raises(ValueError, match="image=.*height, width, channels"):
-        blocks.image_model(image, lambda classes, rngs: [])
+    with pytest.raises(ValueError, match="image=.*a sequence of 3 whole numbers"):
+        models.lenet(image=image)
 
 
 def test_a_builder_checks_the_data():

@@ -108,7 +108,7 @@ def test_mlp_has_the_widths_it_was_given(hidden, widths):
         (lambda: models.sparse_mlp(hidden=0), "hidden=0.*at least (1|one)"),
         (lambda: models.sparse_mlp(init="he"), "init='he'.*slide.*hetero"),
         (lambda: models.mlp(hidden=0), "hidden=0.*at least (1|one)"),
-        (lambda: models.mlp(hidden=(8, 0)), "every layer.*at least one"),
+        (lambda: models.mlp(hidden=(8, 0)), "hidden=.*of at least 1"),
     ],
 )
 def test_invalid_models_are_errors(make, words):

@@ -122,13 +122,13 @@ def test_the_key_decides(make):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: augment.pad_crop(-1), "padding is -1"),
-        (lambda: augment.pad_crop(1.5), "padding is 1.5"),  # pyright: ignore
-        (lambda: augment.pad_crop(fill=np.nan), "fill is nan"),
-        (lambda: augment.flip(1.5), "probability is 1.5"),
-        (lambda: augment.normalize(0, 0), "std is 0; it must be above 0"),
-        (lambda: augment.normalize(0, (1, -1, 1)), "std is"),
-        (lambda: augment.normalize(np.zeros((2, 2)), 1), "mean is"),
+        (lambda: augment.pad_crop(-1), "padding=-1: pass a whole number of at least 0"),
+        (lambda: augment.pad_crop(1.5), "padding=1.5"),  # pyright: ignore
+        (lambda: augment.pad_crop(fill=np.nan), "fill=nan"),
+        (lambda: augment.flip(1.5), "probability=1.5"),
+        (lambda: augment.normalize(0, 0), "std=0: pass a number above 0"),
+        (lambda: augment.normalize(0, (1, -1, 1)), "std="),
+        (lambda: augment.normalize(np.zeros((2, 2)), 1), r"mean is \[2, 2\]"),
     ],
 )
 def test_wrong_options_are_errors(make, message):

@@ -367,7 +367,7 @@ WRONG_DATA = [
     (lambda: hj.next_token(EMBEDDED, CLASSES), r"is \[23\] of int32: pass integers"),
     (
         lambda: hj.next_token(EMBEDDED, data_of(TOKENS + 1, TOKENS, targets="values")),
-        r"returns \[2, 3, 7\] for a batch of 2 .* logits \[B, 3, V\], V at least 8",
+        r"returns \[2, 3, 7\] of float32 .* return logits \[B, 3, V\], V at least 8",
     ),
     (
         lambda: hj.classification(LINEAR, data_of(TOKENS, targets="values")),
@@ -375,7 +375,7 @@ WRONG_DATA = [
     ),
     (
         lambda: hj.classification(LINEAR, data_of({"a": VALUES})),
-        "y of arrays has several arrays",
+        "y of arrays is several arrays",
     ),
 ]
 

@@ -139,8 +139,8 @@ def test_the_key_decides(name):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: augment.mixup(0), "alpha is 0"),
-        (lambda: augment.cutmix(-1), "alpha is -1"),
+        (lambda: augment.mixup(0), "alpha=0"),
+        (lambda: augment.cutmix(-1), "alpha=-1"),
         (lambda: augment.cutmix()(KEY, np.ones((2, 3))), "cutmix needs images"),
         (lambda: augment.one_of(), "nothing to choose from"),
         (lambda: augment.one_of(augment.mixup(), probabilities=(0.5,)), "sum to one"),

@@ -65,7 +65,7 @@ def by_pillow(name, image, magnitude, sign):
 @partial(jax.jit, static_argnames=("magnitude", "white", "fill", "method"))
 def all_operations(images, magnitude, signs, white=255.0, fill=0.0, method="nearest"):
     """Image i after operation i."""
-    border = jnp.full((1, 1, 1, 1), fill, jnp.float32)
+    border = jnp.full(images.shape[-1:], fill, jnp.float32)
     op = jnp.arange(COUNT)
     return apply_operations(images, op, signs, magnitude, white, border, method)
 
@@ -189,13 +189,16 @@ def test_the_key_decides_and_each_image_draws_for_itself():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: augment.rand_augment(-1), "num_ops is -1"),
-        (lambda: augment.rand_augment(1.5), "num_ops is 1.5"),  # pyright: ignore
-        (lambda: augment.rand_augment(2, BINS), "magnitude is 31"),
-        (lambda: augment.rand_augment(2, -1), "magnitude is -1"),
-        (lambda: augment.rand_augment(white=-1), "white is -1"),
-        (lambda: augment.rand_augment(fill=np.inf), "fill is inf"),
-        (lambda: augment.rand_augment(method="x"), "method is 'x'"),
+        (lambda: augment.rand_augment(-1), "num_ops=-1"),
+        (lambda: augment.rand_augment(1.5), "num_ops=1.5"),  # pyright: ignore
+        (
+            lambda: augment.rand_augment(2, BINS),
+            "magnitude=31: pass a whole number from 0 to 30",
+        ),
+        (lambda: augment.rand_augment(2, -1), "magnitude=-1"),
+        (lambda: augment.rand_augment(white=-1), "white=-1"),
+        (lambda: augment.rand_augment(fill=np.inf), "fill=inf"),
+        (lambda: augment.rand_augment(method="x"), "method='x'"),
     ],
 )
 def test_wrong_options_are_errors(make, message):

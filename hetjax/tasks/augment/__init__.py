@@ -5,7 +5,6 @@ as arguments `augment` and `normalize` of `hetjax.tasks.classification`, and tho
 mix two examples as `mix`.
 """
 
-from hetjax.tasks.augment.color import color_jitter
 from hetjax.tasks.augment.crops import (
     center_crop,
     pad_crop,
@@ -15,7 +14,13 @@ from hetjax.tasks.augment.crops import (
 )
 from hetjax.tasks.augment.mixing import Mix, cutmix, mixup, one_of
 from hetjax.tasks.augment.rand_augment import rand_augment
-from hetjax.tasks.augment.transforms import Transform, chain, flip, normalize
+from hetjax.tasks.augment.transforms import (
+    Transform,
+    chain,
+    color_jitter,
+    flip,
+    normalize,
+)
 
 __all__ = [
     "Mix",

@@ -1,23 +1,24 @@
 """RandAugment: a few random operations out of fourteen, all of the same strength."""
 
-from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.ndimage import map_coordinates
 
+from hetjax.arguments import Bounds, Positive, Whole, checked
 from hetjax.recipes import by_name
-from hetjax.tasks.augment.color import blend, gray, mean_gray
-from hetjax.tasks.augment.image_checks import (
-    align,
-    channels,
-    check_channels,
+from hetjax.tasks.augment.transforms import (
+    Numbers,
+    Transform,
+    blend,
     check_colors,
-    white_of,
+    gray,
+    mean_gray,
+    per_channel,
 )
-from hetjax.tasks.augment.level_tables import look_up
-from hetjax.tasks.augment.transforms import Transform
-from hetjax.tasks.augment.warp import METHODS, affine, warp_images
 
 BINS = 31  # magnitudes 0..30
 OPERATIONS = (
@@ -36,19 +37,20 @@ OPERATIONS = (
     "AutoContrast",
     "Equalize",
 )
-_GEOMETRIC = OPERATIONS.index("ShearX"), OPERATIONS.index("Rotate")
-_BLENDS = OPERATIONS.index("Brightness"), OPERATIONS.index("Sharpness")
-_TABLES = OPERATIONS.index("Posterize")
+_WARPS, _BLENDS, _TABLES = map(OPERATIONS.index, ("ShearX", "Brightness", "Posterize"))
+_ORDERS = {"nearest": 0, "bilinear": 1}  # of the interpolation
+_TOP = 255  # the highest of the levels to which the last four operations round
 
 
 @by_name
+@checked
 def rand_augment(
-    num_ops: int = 2,
-    magnitude: int = 9,
+    num_ops: Whole = 2,
+    magnitude: Annotated[int, Bounds(0, BINS - 1)] = 9,
     *,
-    white: float = 255.0,
-    fill: float | Sequence[float] | np.ndarray = 0.0,
-    method: str = "nearest",
+    white: Positive = 255.0,
+    fill: Numbers = 0.0,
+    method: Literal["nearest", "bilinear"] = "nearest",
 ) -> Transform:
     """Applies `num_ops` operations to each image, each drawn from fourteen.
 
@@ -76,24 +78,16 @@ def rand_augment(
 
     Cubuk et al., RandAugment (2020); the table is that of torchvision.
     """
-    if not _whole(num_ops) or num_ops < 0:
-        raise ValueError(f"num_ops is {num_ops}; it must be an integer of at least 0")
-    if not _whole(magnitude) or not 0 <= magnitude < BINS:
-        raise ValueError(f"magnitude is {magnitude}; it must be an integer of 0..30")
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}; choose one of {list(METHODS)}")
-    border, white = channels("fill", fill), white_of(white)
+    border = per_channel("fill", fill)
 
     def apply(key: jax.Array, x: jax.Array) -> jax.Array:
-        check_colors("rand_augment", x, 1, 3)
-        check_channels("fill", border, x)
+        check_colors("rand_augment", x, (1, 3))
+        color = jnp.broadcast_to(border(x).ravel(), x.shape[-1:])
         for part in jax.random.split(key, num_ops):
             op_key, sign_key = jax.random.split(part)
             op = jax.random.randint(op_key, (len(x),), 0, len(OPERATIONS))
             sign = jax.random.rademacher(sign_key, (len(x),), jnp.float32)
-            x = apply_operations(
-                x, op, sign, magnitude, white, align(border, x), method
-            )
+            x = apply_operations(x, op, sign, magnitude, white, color, method)
         return x
 
     return apply
@@ -110,43 +104,97 @@ def apply_operations(
 ) -> jax.Array:
     """Apply to each image the operation `op` [B] of `OPERATIONS`, with `sign` [B].
 
-    The batch takes one warp, one blend and one look-up; a vmapped `switch` would
-    compute all fourteen.
+    An image takes one warp, one blend and one table, of which one is used; a vmapped
+    `switch` would compute all fourteen.
     """
     u = magnitude / (BINS - 1)
-    kind = op[:, None, None, None]
-    y = jnp.where(kind >= _TABLES, look_up(x, op - _TABLES, u, white), x)
-    is_blend = (kind >= _BLENDS[0]) & (kind <= _BLENDS[1])
-    factor = (1 + 0.9 * u * sign).astype(x.dtype)[:, None, None, None]
-    mixed = jnp.clip(blend(x, _other(x, kind - _BLENDS[0]), factor), 0, white)
-    y = jnp.where(is_blend, mixed, y)
-    moved = (kind >= _GEOMETRIC[0]) & (kind <= _GEOMETRIC[1])
-    matrices = affine(op - _GEOMETRIC[0], u * sign, x.shape[1], x.shape[2])
-    return jnp.where(moved, warp_images(x, matrices, fill, method), y)
+
+    def one(image: jax.Array, op: jax.Array, sign: jax.Array) -> jax.Array:
+        moved = _warped(image, op - _WARPS, u * sign, fill, _ORDERS[method])
+        others = jnp.zeros_like(image), gray(image), mean_gray(image), _smooth(image)
+        others = [jnp.broadcast_to(other, image.shape) for other in others]
+        other = jax.lax.select_n(jnp.clip(op - _BLENDS, 0, 3), *others)
+        factor = (1 + 0.9 * u * sign).astype(image.dtype)
+        mixed = jnp.clip(blend(image, other, factor), 0, white)
+        mapped = _mapped(image, op - _TABLES, u, white)
+        starts = jnp.array([_WARPS, _BLENDS, _TABLES])
+        return jax.lax.select_n((op >= starts).sum(), image, moved, mixed, mapped)
+
+    return jax.vmap(one)(x, op, sign)
 
 
-def _other(x: jax.Array, kind: jax.Array) -> jax.Array:
-    """Return the image to blend with x: black, gray, the mean gray, or a smooth x."""
-    others = jnp.zeros_like(x), gray(x), mean_gray(x), _smooth(x)
-    result = others[-1]
-    for i, other in enumerate(others[:-1]):
-        result = jnp.where(kind == i, other, result)
-    return result
+def _warped(
+    image: jax.Array, op: jax.Array, level: jax.Array, fill: jax.Array, order: int
+) -> jax.Array:
+    """Shear along columns or rows, translate along them, or rotate (op 0 to 4)."""
+    height, width, _ = image.shape
+    shear, angle = 0.3 * level, np.deg2rad(30) * level
+    right, down = (jnp.trunc(150 / 331 * side * level) for side in (width, height))
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    from_row = (1 - cos) * height / 2 - sin * width / 2
+    from_column = sin * height / 2 + (1 - cos) * width / 2
+    a, b, c, d, e, f = jnp.array(
+        [  # row <- a row + b column + c, column <- d row + e column + f
+            [1, 0, 0, shear, 1, 0],
+            [1, shear, 0, 0, 1, 0],
+            [1, 0, 0, 0, 1, -right],
+            [1, 0, -down, 0, 1, 0],
+            [cos, sin, from_row, -sin, cos, from_column],
+        ]
+    )[op]
+    # the first pixel's center is at (1/2, 1/2)
+    i, j = jnp.arange(height)[:, None] + 0.5, jnp.arange(width)[None] + 0.5
+    at = [a * i + b * j + c - 0.5, d * i + e * j + f - 0.5]
+    outside = fill[None, None]  # map_coordinates takes one number for all channels
+    warp = partial(map_coordinates, coordinates=at, order=order)
+    return jax.vmap(warp, in_axes=2, out_axes=2)(image - outside) + outside
 
 
-def _smooth(x: jax.Array) -> jax.Array:
+def _smooth(image: jax.Array) -> jax.Array:
     """Return the 3x3 mean with weight 5 / 13 at the center; the border is unchanged."""
-    count, height, width, depth = x.shape
-    if min(height, width) < 3:
-        return x
-    # a last axis of pixels and channels is long, which is fast on a CPU
-    flat = x.reshape(count, height, width * depth)
-    rows = flat[:, :-2] + flat[:, 1:-1] + flat[:, 2:]
-    total = rows[..., : -2 * depth] + rows[..., depth:-depth] + rows[..., 2 * depth :]
-    inner = (total + 4 * flat[:, 1:-1, depth:-depth]) / 13
-    smooth = jax.lax.dynamic_update_slice(flat, inner, (0, 1, depth))
-    return smooth.reshape(x.shape)
+    if min(image.shape[:2]) < 3:
+        return image
+    rows = image[:-2] + image[1:-1] + image[2:]
+    total = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
+    return image.at[1:-1, 1:-1].set((total + 4 * image[1:-1, 1:-1]) / 13)
 
 
-def _whole(value: int) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+def _mapped(image: jax.Array, op: jax.Array, u: float, white: float) -> jax.Array:
+    """Posterize, solarize, stretch or equalize (op 0 to 3), rounded to 256 levels."""
+    old = jnp.arange(_TOP + 1)
+    lost = round(4 * u)  # bits
+    fixed = jnp.stack(
+        [(old >> lost) << lost, jnp.where(old >= (1 - u) * _TOP, _TOP - old, old)]
+    )
+
+    def channel(x: jax.Array) -> jax.Array:
+        # .501: a blend's last bit depends on fusion, and must not decide on halves
+        level = jnp.clip(x, 0, white).astype(jnp.float32) * (_TOP / white)
+        level = jnp.floor(level + 0.501).astype(jnp.int32)
+        histogram = jnp.bincount(level.ravel(), length=_TOP + 1)
+        tables = jnp.stack([*fixed, _stretched(histogram), _equalized(histogram)])
+        return tables[op][level] * (white / _TOP)
+
+    return jax.vmap(channel, in_axes=2, out_axes=2)(image).astype(image.dtype)
+
+
+def _stretched(histogram: jax.Array) -> jax.Array:
+    """Map the lowest level that occurs to 0, the highest to 255; a single one stays."""
+    old, occurs = jnp.arange(_TOP + 1), histogram > 0
+    lowest, highest = jnp.argmax(occurs), _TOP - jnp.argmax(occurs[::-1])
+    span = highest - lowest
+    new = jnp.clip((old - lowest) * _TOP // jnp.maximum(span, 1), 0, _TOP)
+    return jnp.where(span > 0, new, old)
+
+
+def _equalized(histogram: jax.Array) -> jax.Array:
+    """Return for each level the share of pixels below it, quantized as in Pillow.
+
+    s = (pixels - pixels of the highest level) // 255
+    level i -> min(255, (s // 2 + pixels below i) // s), and i itself if s = 0
+    """
+    highest = _TOP - jnp.argmax(histogram[::-1] > 0)
+    step = (histogram.sum() - histogram[highest]) // _TOP
+    below = jnp.cumsum(histogram) - histogram
+    new = jnp.minimum((step // 2 + below) // jnp.maximum(step, 1), _TOP)
+    return jnp.where(step > 0, new, jnp.arange(_TOP + 1))

@@ -1,6 +1,6 @@
 """`from_pretrained`: a model's builder with published weights.
 
-A layout (`layouts.py`) yields the tensors' paths in the module and the factory's
+A layout (`weight_layouts.py`) yields the tensors' paths in the module and the factory's
 settings. The file's head is used if the numbers of classes agree, else a new one.
 """
 
@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from hetjax.arguments import checked
 from hetjax.models.blocks import Image
-from hetjax.models.pretrained.layouts import LEAVES, Tensors, WeightLayout, recognize
 from hetjax.models.vit import interpolate_positions
+from hetjax.models.weight_layouts import LEAVES, Tensors, WeightLayout, recognize
 from hetjax.recipes import by_name
 
 LOADED = (nnx.Param, nnx.BatchStat)
@@ -28,6 +29,7 @@ Names = dict[str, list[str]]  # tensors' names in the file, by path
 
 
 @by_name
+@checked
 def from_pretrained(
     path: str | PathLike,
     *,
@@ -63,7 +65,13 @@ def from_pretrained(
         layout = recognize(content)
         weights, names = _placed(content, layout)
         settings = layout.settings(weights, config)
-        chosen = settings | _chosen(layout, image=image, dropout=dropout)
+        given = {"image": image, "dropout": dropout}
+        given = {name: value for name, value in given.items() if value is not None}
+        for name in given.keys() - inspect.signature(layout.factory).parameters:
+            raise ValueError(
+                f"{name} is not an argument of a {layout.name}: leave it out"
+            )
+        chosen = settings | given
         make = layout.factory(**chosen, dtype=dtype, remat=remat)
         if "positions" in weights:  # of a ViT, for images of the file's size
             positions = jnp.asarray(weights["positions"])
@@ -98,17 +106,16 @@ def from_pretrained(
 def _file_of(path: str | PathLike) -> Path:
     """Return the safetensors file at a path: the file itself, or the folder's one."""
     place = Path(path).expanduser()
-    found = [place] if place.is_file() else sorted(place.glob("*.safetensors"))
     if not place.exists():
         raise ValueError(
             f"path={str(path)!r}: no such file or folder; pass a .safetensors file, "
             "or the folder that contains it"
         )
+    found = [place] if place.is_file() else sorted(place.glob("*.safetensors"))
     if len(found) != 1:
-        names = ", ".join(file.name for file in found) or "none"
         raise ValueError(
             f"{place}: pass a folder with one .safetensors file, or the file itself; "
-            f"found: {names}"
+            f"found: {', '.join(file.name for file in found) or 'none'}"
         )
     return found[0]
 
@@ -167,14 +174,6 @@ def _placed(content: Tensors, layout: WeightLayout) -> tuple[Tensors, Names]:
             arrays = [a.transpose(2, 3, 1, 0) if a.ndim == 4 else a.T for a in arrays]
         weights[path] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, -1)
     return weights, names
-
-
-def _chosen(layout: WeightLayout, **given: Any) -> dict[str, Any]:
-    """Return the given arguments; a ValueError for one that the model does not have."""
-    chosen = {name: value for name, value in given.items() if value is not None}
-    for name in chosen - inspect.signature(layout.factory).parameters.keys():
-        raise ValueError(f"{name} is not an argument of a {layout.name}: leave it out")
-    return chosen
 
 
 def _grid(settings: dict[str, Any]) -> tuple[int, int]:

@@ -1,1 +1,0 @@
-"""Published weights of ResNet, ViT and DistilBERT, from safetensors files."""
