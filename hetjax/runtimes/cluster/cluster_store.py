@@ -27,7 +27,7 @@ from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.merge.merge_traffic import Change, Exchange, exchange_of
 from hetjax.merge.types import Merge
 from hetjax.merge.worker_stats import WorkerStats
-from hetjax.runtimes.cluster.worker_group import WorkerGroup, replica_queue
+from hetjax.runtimes.cluster.worker_group import REPLICA, STEPS, WorkerGroup
 from hetjax.strategies.types import Strategy
 
 # a worker that merged after each of its last 2 rounds sends the leaves that these
@@ -59,7 +59,7 @@ class ClusterStore(ReplicaStore):
         """`on_unreachable(worker, why)` is called for a worker that does not answer."""
         super().__init__(strategy, job, placement, topology)
         self._group, self._on_unreachable = group, on_unreachable
-        self._queue = replica_queue(self.shared)
+        self._queue = REPLICA if self.shared else STEPS  # during rounds, or between
         self._begin_replica = job.programs.replica(strategy.local, self._requires)
         self._replica_like = jax.eval_shape(self._begin_replica, *self._initial)
         leaves, structure = jax.tree.flatten(self._replica_like)
@@ -215,39 +215,30 @@ class ClusterStore(ReplicaStore):
     def _send(
         self, members: Sequence[int | str], exchange: Exchange, sent: list[jax.Array]
     ) -> None:
-        """Send the changes to the members; arrays for several members are put once."""
+        """Send the changes to the members; the same arrays for several are put once."""
         here = {
             m: changes
             for m, changes in zip(members, exchange.changes, strict=True)
             if isinstance(m, int) and changes and m not in self._unreachable
         }
-        receivers: dict[int, list[int]] = {}  # by number of an array
+        payloads: dict[tuple[int, ...], Any] = {}  # by the numbers of their arrays
         for worker, changes in here.items():
-            for number in {c.sent for c in changes if c.sent is not None}:
-                receivers.setdefault(number, []).append(worker)
-        together: dict[tuple[int, ...], list[int]] = {}  # numbers by their receivers
-        for number in sorted(receivers):
-            together.setdefault(tuple(receivers[number]), []).append(number)
-        payloads = {
-            several: self._group.payload([sent[number] for number in numbers])
-            for several, numbers in together.items()
-        }
-        for worker, changes in here.items():
-            own = [several for several in together if worker in several]
-            order = [number for several in own for number in together[several]]
-            position = {number: k for k, number in enumerate(order)}
+            numbers = tuple(sorted({c.sent for c in changes if c.sent is not None}))
+            arrays = [sent[number] for number in numbers]
+            if numbers not in payloads:
+                payloads[numbers] = self._group.payload(arrays)
             renumbered = [
-                c if c.sent is None else c._replace(sent=position[c.sent])
+                c if c.sent is None else c._replace(sent=numbers.index(c.sent))
                 for c in changes
             ]
             self._group.post(
                 worker,
                 "apply_changes",
                 renumbered,
-                *(payloads[s] for s in own),
+                payloads[numbers],
                 queue=self._queue,
             )
-            self._group.count_sent(worker, [sent[number] for number in order])
+            self._group.count_sent(worker, arrays)
             self._note_changes(worker, changes, sent)
 
     def _note_changes(

@@ -8,7 +8,6 @@ pause, in which the loop waits for all rounds, ends although the loop does not r
 import itertools
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -27,7 +26,8 @@ from hetjax.engine.programs.compilations import Compilations
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.step_runner import RoundOutcome, StepSettings
 from hetjax.machine import WorkerInfo
-from hetjax.runtimes.cluster.actor import RoundCall, RoundReport, RunSettings
+from hetjax.runtimes.cluster.actor import RunSettings
+from hetjax.runtimes.cluster.actor_run import RoundCall, RoundReport
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
 from hetjax.runtimes.cluster.cluster_store import (
     ArrivedReplica,
@@ -46,7 +46,7 @@ from hetjax.runtimes.cluster.worker_group import (
 from hetjax.runtimes.devices import default_device
 from hetjax.runtimes.real.deadlines import ALLOWANCE
 from hetjax.runtimes.real.dry_run import DryRun, compile_merges, dry_run
-from hetjax.runtimes.real.step_mode_choice import chosen_before
+from hetjax.runtimes.real.step_mode_choice import choose_step_modes, chosen_before
 from hetjax.runtimes.real.wall_clock import Completion, WallClock
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import header
@@ -161,7 +161,7 @@ class _Preparation:
                 if actor is not None
             }
         for worker, done in equipped.items():
-            self._result_or_lose(worker, done.result)
+            self._result_or_lose(worker, done)
         strategy, job = self._strategy, self._job
         model = jax.eval_shape(job.programs.init, jax.random.key(job.seed))
         self.num_bytes = tree.num_bytes(model)
@@ -173,7 +173,9 @@ class _Preparation:
             num_examples=len(job.train),
             seconds=job.instants[-1],
         )
-        self._choose_step_modes(before)
+        self._step_modes = choose_step_modes(
+            self._machine, self._dry_run, before, self._measure_step_mode
+        )
         asked = {k: self._compile(k, self._group.call) for k in self._group.present}
         # every merge once, as if no actor were reachable
         without_actors = WorkerGroup(
@@ -184,7 +186,7 @@ class _Preparation:
         )
         compile_merges(strategy, job, self.infos, TIMED, self._dry_run, open_store)
         for worker, future in asked.items():
-            self._result_or_lose(worker, partial(self._group.result, worker, future))
+            self._result_or_lose(worker, future)
         return self._step_modes
 
     def prepare(self, worker: int, actor: RemoteActor) -> None:
@@ -204,12 +206,11 @@ class _Preparation:
         """Send a worker's actor the task, settings and data of the run, and open it."""
         job, broadcast = self._job, self._machine.pool.broadcast
         rows = self._shards.get(worker)
-        data = broadcast.send_data(actor, job, self._data_fingerprint, rows)
         run_settings = RunSettings(
             worker,
-            broadcast.send(actor, self._settings, self._settings),
-            broadcast.send(actor, job.programs.task, job.programs),
-            data,
+            broadcast.share(self._settings, lambda: self._settings),
+            broadcast.share(job.programs, lambda: job.programs.task),
+            broadcast.data_source(job, self._data_fingerprint, rows),
             job.seed,
             job.buckets,
             job.on_nan,
@@ -223,10 +224,10 @@ class _Preparation:
         found = self._dry_run
         return call(worker, "compile", found.shapes[worker], found.complete, step_mode)
 
-    def _result_or_lose(self, worker: int, ask: Callable[[], Any]) -> Any:
-        """The result of `ask`; a worker that is unreachable becomes vacant: None."""
+    def _result_or_lose(self, worker: int, future: Future) -> Any:
+        """The result of a worker; one that is unreachable becomes vacant: None."""
         try:
-            return ask()
+            return self._group.result(worker, future)
         except ModuleNotFoundError as error:
             raise ValueError(f"{self._job.name}: {error}") from error
         except Unreachable as error:
@@ -263,9 +264,7 @@ class _Preparation:
             size = self._strategy.batch_size
             asked = {k: self._group.call(k, "costs", size) for k in now}
             for worker, future in asked.items():
-                found = self._result_or_lose(
-                    worker, partial(self._group.result, worker, future)
-                )
+                found = self._result_or_lose(worker, future)
                 if found is not None:
                     costs[self._machine.workers[worker].name] = found
         workers = self._machine.workers
@@ -273,28 +272,15 @@ class _Preparation:
         usual = next(iter(of_kind.values()))
         return {w.name: costs.get(w.name, of_kind.get(w.kind, usual)) for w in workers}
 
-    def _choose_step_modes(self, before: dict[str, str]) -> None:
-        """Choose the step mode of each kind of device, for its most common round."""
-        machine = self._machine
-        asked = {}
-        for kind in {w.kind for w in machine.workers}:
-            mine = [k for k, w in enumerate(machine.workers) if w.kind == kind]
-            shapes = sum((self._dry_run.shapes[k] for k in mine), Counter())
-            several = {shape: n for shape, n in shapes.items() if shape[0] > 1}
-            here = [k for k in mine if k in self._group.present]
-            usual = machine.step_mode or before.get(kind, "dispatch")
-            self._step_modes[kind] = (
-                usual if several or machine.step_mode else "dispatch"
-            )
-            if several and here and not machine.step_mode and kind not in before:
-                local_steps, size = max(several, key=lambda shape: several[shape])
-                future = self._group.call(here[0], "step_mode", local_steps, size)
-                asked[kind] = here[0], future
-        for kind, (worker, future) in asked.items():
-            found = self._result_or_lose(
-                worker, partial(self._group.result, worker, future)
-            )
-            self._step_modes[kind] = found or "dispatch"
+    def _measure_step_mode(
+        self, workers: list[int], local_steps: int, size: int, _: int
+    ) -> str:
+        """Measure the fastest step mode on one of these workers that is present."""
+        for worker in workers:
+            if worker in self._group.present:
+                future = self._group.call(worker, "step_mode", local_steps, size)
+                return self._result_or_lose(worker, future) or "dispatch"
+        return "dispatch"
 
 
 class _PendingRound(NamedTuple):
@@ -349,14 +335,7 @@ class ClusterExecutor:
             next(self._numbers),
         )
         dispatched = time.perf_counter()
-        size = len(assignment.rows[0]) if assignment.rows else 0
-        report, leaves = self._group.call_parts(
-            worker,
-            "run_round",
-            local_round,
-            parts=2,
-            label=f"local round: {len(assignment.rows)} x {size}",
-        )
+        report, leaves = self._group.run_round(worker, local_round)
         call = _PendingRound(
             worker,
             dispatched,

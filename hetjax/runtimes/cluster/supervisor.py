@@ -122,7 +122,7 @@ class Supervisor:
 
     def _await_status(self, worker: int, actor: RemoteActor) -> None:
         """Ask for a status, which comes when the actor continues, or is dead."""
-        (found,) = actor.call("status", queue=HEALTH)
+        (found,) = actor.call("is_compiling", queue=HEALTH)
         found.add_done_callback(partial(self._on_status, worker, actor))
 
     def _on_status(self, worker: int, actor: RemoteActor, future: Future) -> None:

@@ -31,9 +31,8 @@ from hetjax.runtimes.mesh.mesh_layout import MeshLayout, check_fits, layout_of
 from hetjax.runtimes.mesh.mesh_player import MeshPlayer
 from hetjax.runtimes.mesh.superstep import may_unroll
 from hetjax.runtimes.mesh.superstep_launcher import Supersteps
-from hetjax.runtimes.real.measured_costs import measure_costs
-from hetjax.runtimes.real.step_mode_choice import measured_once
-from hetjax.runtimes.real.step_timer import StepTimer
+from hetjax.runtimes.real.step_mode_choice import fastest, measured_once
+from hetjax.runtimes.real.step_timer import StepTimer, measure_costs
 from hetjax.runtimes.step_modes import is_small, loops_are_fast, step_mode_of_table
 from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.schedule.action_checks import begin
@@ -42,7 +41,6 @@ from hetjax.tracing.fingerprint import header
 
 # [s] to wait for a process that measures or evaluates; dead ones are detected earlier
 _LONG = 3600.0
-GAIN = 0.03  # by which a step mode must be faster than the first candidate
 PASSES = 3  # over the step modes
 SECONDS = 0.1  # minimum per step mode and pass
 
@@ -273,9 +271,7 @@ def choose_step_mode(
     )
     lowered = timer.lowered(device, max(size for _, size in steps)).as_text()
     seconds = measured_once(measure, lowered, f"mesh {about}", device)
-    best = min(seconds, key=lambda mode: seconds[mode])
-    worth = seconds[best] < (1 - GAIN) * seconds[tried[0]]
-    return best if worth else tried[0], seconds
+    return fastest(seconds), seconds
 
 
 def candidates(

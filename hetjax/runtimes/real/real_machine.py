@@ -73,6 +73,11 @@ class RealMachine:
             )
         )
 
+    def most_per_device(self, kind: str) -> int:
+        """Return the largest number of workers that share a device of this kind."""
+        del kind
+        return 1
+
     def record(self) -> dict[str, Any]:
         """Return the machine as JSON-ready data, for results.json."""
         workers = [

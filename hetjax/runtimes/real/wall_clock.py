@@ -7,6 +7,7 @@ evaluations: rounds that complete during a pause are delivered at their own time
 """
 
 import math
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,6 @@ from hetjax.machine.types import (
     Slow,
     WorkerInfo,
 )
-from hetjax.runtimes.real import interruptible_queue
 from hetjax.runtimes.real.deadlines import ALLOWANCE
 from hetjax.runtimes.real.membership import Appeared, Membership, Vanished
 from hetjax.runtimes.real.rounds_in_flight import RoundsInFlight
@@ -77,12 +77,10 @@ class WallClock:
         self.workers = tuple(workers)
         self.now = 0.0  # [s] of the last event
         self._on_slow, self._may_appear = on_slow, may_appear
-        self._reports: interruptible_queue.InterruptibleQueue[
-            Completion | Vanished | Appeared
-        ] = interruptible_queue.InterruptibleQueue()
-        self._wake_calls: interruptible_queue.InterruptibleQueue[None] = (
-            interruptible_queue.InterruptibleQueue()
-        )
+        # not SimpleQueue: if a signal is handled when the timeout is over, its `get`
+        # waits forever (CPython 3.11 to 3.13)
+        self._reports: queue.Queue[Completion | Vanished | Appeared] = queue.Queue()
+        self._wake_calls: queue.Queue[None] = queue.Queue()
         self._leader = threading.get_ident()
         self._wait_until = 0.0  # [s] at which the leader's wait ends
         self._factors: dict[int, float] = {}  # from scripted "slow" faults
@@ -215,7 +213,7 @@ class WallClock:
             if not awaited:
                 break
             left = max(r.deadline for r in awaited) - self._time()
-            with suppress(interruptible_queue.Empty):
+            with suppress(queue.Empty):
                 left = min(max(left, 0.0), _LONGEST_WAIT)
                 self._receive(self._reports.get(timeout=left))
         for worker in overdue:
@@ -256,7 +254,7 @@ class WallClock:
 
     def wait(self) -> None:
         """Let the leader wait for a call, for an event that is due, or for a moment."""
-        with suppress(interruptible_queue.Empty):
+        with suppress(queue.Empty):
             self._wake_calls.get(timeout=max(0.0, self._wait_until - self._time()))
 
     def wake_leader(self, urgent: bool = False) -> None:
@@ -339,7 +337,7 @@ class WallClock:
     def _collect(self) -> None:
         """Move all reports into the queue of events."""
         while not self._reports.empty():
-            self._receive(self._reports.get())
+            self._receive(self._reports.get_nowait())
 
     def _receive(self, report: Completion | Vanished | Appeared) -> None:
         if isinstance(report, Completion):

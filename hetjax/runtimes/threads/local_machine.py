@@ -1,5 +1,6 @@
 """Real machines: the devices of this process as workers."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -64,6 +65,10 @@ class LocalMachine(RealMachine):
     def devices(self) -> tuple[Device, ...]:
         """Every device once, in the order of workers."""
         return tuple({w.device: None for w in self.workers})
+
+    def most_per_device(self, kind: str) -> int:
+        """Return the largest number of workers that share a device of this kind."""
+        return max(Counter(w.device for w in self.workers if w.kind == kind).values())
 
     def infos(self, costs: Mapping[str, tuple[float, float]]) -> tuple[WorkerInfo, ...]:
         """Return the workers as policies see them.

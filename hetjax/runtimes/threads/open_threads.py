@@ -7,9 +7,12 @@ from hetjax.engine.protocols import Runtime
 from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.engine.step_runner import StepRunner, StepSettings
 from hetjax.runtimes.real.dry_run import compile_merges, compile_steps, dry_run
-from hetjax.runtimes.real.measured_costs import measure_costs
-from hetjax.runtimes.real.step_mode_choice import choose_step_modes, chosen_before
-from hetjax.runtimes.real.step_timer import StepTimer
+from hetjax.runtimes.real.step_mode_choice import (
+    choose_step_mode,
+    choose_step_modes,
+    chosen_before,
+)
+from hetjax.runtimes.real.step_timer import StepTimer, measure_costs
 from hetjax.runtimes.real.wall_clock import WallClock
 from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.runtimes.threads.thread_executor import (
@@ -40,7 +43,12 @@ def open_threads(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime
         num_examples=len(job.train),
         seconds=job.instants[-1],
     )
-    step_modes = choose_step_modes(machine, timer, found, before.get("step_modes", {}))
+    step_modes = choose_step_modes(
+        machine,
+        found,
+        before.get("step_modes", {}),
+        lambda mine, *shape: choose_step_mode(timer, devices[mine[0]], *shape)[0],
+    )
     by_worker = [step_modes[w.kind] for w in machine.workers]
     compile_steps(timer, job, devices, by_worker, found)
     compile_merges(strategy, job, infos, placement, found)

@@ -284,7 +284,7 @@ def test_pauses_do_not_change_the_time_of_rounds(local_rounds, pauses):
     take as many seconds. A round of q quarters arrives q quarters later."""
     with pytest.MonkeyPatch.context() as patch:
         world = World()
-        for name in ("time", "interruptible_queue"):
+        for name in ("time", "queue"):
             patch.setattr(hetjax.runtimes.real.wall_clock, name, world)
         c = wall_clock(1.0, 1.0, 1.0, 1.0)
         for quarter in pauses:
