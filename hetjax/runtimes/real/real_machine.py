@@ -2,13 +2,18 @@
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
+from hetjax.arguments import Bounds
 from hetjax.machine import ScriptedFault
 from hetjax.machine.faults import absent_at_first, check_faults
 from hetjax.machine.simulated_machine import check_chosen
 from hetjax.machine.types import WorkerInfo
 from hetjax.summaries import counted, html_of, two_lines
+
+# a real device can only be made slower: a factor on the time of a step
+Slowdown = Annotated[float, Bounds(low=1)]
+Slowdowns = Slowdown | Sequence[Slowdown] | Mapping[str, float]
 
 
 class RealMachine:
@@ -23,12 +28,10 @@ class RealMachine:
 
     _repr_html_ = html_of
 
-    def check(self, step_modes: Sequence[str]) -> None:
-        """Raise a ValueError for faults, slowdowns or a step mode that do not fit."""
+    def __post_init__(self):
+        if not self.workers:
+            raise ValueError("a machine needs at least one worker: pass a device")
         check_faults(self.faults, [w.name for w in self.workers])
-        for worker in self.workers:
-            check_slowdown(worker.slowdown, f" of {worker.name}")
-        check_step_mode(self.step_mode, step_modes)
 
     def summary(self, first: str) -> str:
         """Return two lines: the given one, then the workers and faults."""
@@ -94,24 +97,7 @@ class RealMachine:
         return dataclasses.replace(self, workers=chosen, faults=faults)  # pyright: ignore
 
 
-def check_slowdown(slowdown: float, whose: str = "") -> None:
-    """Raise a ValueError for a slowdown below 1."""
-    if not slowdown >= 1:
-        raise ValueError(
-            f"slowdown={slowdown}{whose}: a real device can only be made slower, by 1 "
-            "or more"
-        )
-
-
-def check_step_mode(step_mode: str | None, known: Sequence[str]) -> None:
-    """Raise a ValueError for a step mode that is not known."""
-    if step_mode is not None and step_mode not in known:
-        raise ValueError(f"step_mode={step_mode!r}: choose one of {', '.join(known)}")
-
-
-def slowdowns_of(
-    slowdown: float | Sequence[float] | Mapping[str, float], names: Sequence[str]
-) -> list[float]:
+def slowdowns_of(slowdown: Slowdowns, names: Sequence[str]) -> list[float]:
     """Return each worker's slowdown; raise a ValueError if they do not fit."""
     if isinstance(slowdown, Mapping):
         unknown = set(slowdown) - set(names)

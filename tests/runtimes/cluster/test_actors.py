@@ -204,7 +204,7 @@ def test_an_actor_that_hangs_is_lost_and_rejoins(before_round, patient):
 def test_an_actor_that_hangs_to_the_end_is_stuck_and_replaced(
     before_round, patient, impatient, monkeypatch
 ):
-    monkeypatch.setattr("hetjax.runtimes.cluster.open_cluster.END_TIMEOUT", 0.3)
+    monkeypatch.setattr("hetjax.runtimes.cluster.cluster_executor.END_TIMEOUT", 0.3)
     cluster, machine = three_actors()
     hung = cluster.actors[0]
     hang_in_a_round(hung, before_round, patient)
@@ -379,7 +379,7 @@ def test_an_actor_whose_step_hangs_does_not_stop_the_next_run(monkeypatch, patie
         return inner(self, local_round, replica)
 
     monkeypatch.setattr(ActorRun, "_outcome", outcome)
-    monkeypatch.setattr("hetjax.runtimes.cluster.open_cluster.END_TIMEOUT", 0.5)
+    monkeypatch.setattr("hetjax.runtimes.cluster.cluster_executor.END_TIMEOUT", 0.5)
     history = real(rounds(), machine, until=[lost(1), merged])
     assert history.stuck == ["b/cpu:0"]
     monkeypatch.setattr(ActorRun, "_outcome", inner)
