@@ -11,7 +11,8 @@ import math
 import queue
 
 from hetjax.machine import LocalRound, WorkerInfo
-from hetjax.runtimes.real.wall_clock import Completion, WallClock
+from hetjax.runtimes.real.wall_clock import WallClock
+from hetjax.runtimes.real.worker_reports import Completion
 
 START = 64.0  # stamp when the clock begins: the tests count seconds from here
 STEP = LocalRound(1, 1)

@@ -167,7 +167,7 @@ class TwoRounds:
     def __init__(self):
         self.reports = queue.SimpleQueue()
         self.clock = WallClock(())
-        self.clock.completed = self.reports.put
+        self.clock.report = self.reports.put
         device_worker = DeviceWorker("cpu:0", jax.devices()[0], 1.0, "dispatch")
         steps = Immediate()
         worker_threads = WorkerThreads([device_worker], steps.compilations)

@@ -29,7 +29,8 @@ from hetjax.runtimes.cluster.worker_group import (
     RemoteActor,
     WorkerGroup,
 )
-from hetjax.runtimes.real.wall_clock import Completion, WallClock
+from hetjax.runtimes.real.wall_clock import WallClock
+from hetjax.runtimes.real.worker_reports import Completion
 
 END_TIMEOUT = 5.0  # [s] to wait for rounds at the end, beyond their expected time
 
@@ -119,7 +120,7 @@ class ClusterExecutor:
         began = max(call.dispatched, finished - seconds)
         # deadlines include the time of sending arrays, but not compilation
         waited = max(finished - call.dispatched - compiling, seconds)
-        self._clock.completed(
+        self._clock.report(
             Completion(worker, began, finished, failure, call.dispatched, waited)
         )
         self._clock.wake_leader(urgent=True)

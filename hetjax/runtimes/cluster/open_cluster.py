@@ -50,13 +50,7 @@ def open_cluster(machine: ClusterMachine, strategy: Strategy, job: Job) -> Runti
         may_appear=lambda: supervisor.may_appear,
         allowance=ALLOWANCE + prepared.num_bytes * len(names) / SLOWEST_NETWORK,
     )
-    supervisor = Supervisor(
-        machine,
-        group,
-        prepared.prepare,
-        appeared=clock.appeared,
-        vanished=clock.vanished,
-    )
+    supervisor = Supervisor(machine, group, prepared.prepare, clock.report)
 
     def failed(worker: int, actor: RemoteActor, error: BaseException) -> None:
         if isinstance(error, Unreachable):

@@ -16,7 +16,6 @@ import numpy as np
 
 from hetjax.engine.evaluation import check_weights
 from hetjax.engine.job import Job
-from hetjax.runtimes.mesh.merge_stages import Algorithm
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 from hetjax.runtimes.mesh.mesh_programs import (
     Spec,
@@ -24,6 +23,7 @@ from hetjax.runtimes.mesh.mesh_programs import (
     begin_program,
     superstep_program,
 )
+from hetjax.runtimes.mesh.stage_program import Algorithm
 from hetjax.runtimes.mesh.superstep import ControlMessage, Numbers, Superstep, pack
 
 

@@ -20,15 +20,15 @@ from hetjax.local import with_merge_buffers
 from hetjax.merge.group import unstacked
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
-from hetjax.runtimes.mesh.merge_stages import (
+from hetjax.runtimes.mesh.merge_stages import Stage
+from hetjax.runtimes.mesh.mesh_layout import AXIS, MeshLayout, off_device, on_device
+from hetjax.runtimes.mesh.stage_program import (
     Algorithm,
     Replicas,
-    Stage,
     States,
     run_stage,
     select,
 )
-from hetjax.runtimes.mesh.mesh_layout import AXIS, MeshLayout, off_device, on_device
 from hetjax.runtimes.mesh.superstep import Packed, Packing, unpack
 from hetjax.tree import PyTree
 
@@ -77,16 +77,7 @@ def begin_program(algorithm: Algorithm, layout: MeshLayout) -> Callable:
         }
         return off_device(replicas), off_device(states)
 
-    replicated, sharded = PartitionSpec(), PartitionSpec(AXIS)
-    return jax.jit(
-        jax.shard_map(
-            begin,
-            mesh=layout.mesh,
-            in_specs=(replicated, replicated),
-            out_specs=(sharded, sharded),
-            check_vma=False,
-        )
-    )
+    return jax.jit(_mapped(layout, begin, "rr", "ss"))
 
 
 def superstep_program(algorithm: Algorithm, spec: Spec, packing: Packing) -> Callable:
@@ -114,16 +105,18 @@ def superstep_program(algorithm: Algorithm, spec: Spec, packing: Packing) -> Cal
         (replicas, states), numbers = _over_supersteps(one, (replicas, states), packed)
         return off_device(replicas), off_device(states), numbers
 
-    replicated, sharded = PartitionSpec(), PartitionSpec(AXIS)
-    return jax.jit(
-        jax.shard_map(
-            body,
-            mesh=spec.layout.mesh,
-            in_specs=(sharded, sharded, sharded, replicated),
-            out_specs=(sharded, sharded, replicated),
-            check_vma=False,
-        ),
-        donate_argnums=(0, 1),
+    return jax.jit(_mapped(spec.layout, body, "sssr", "ssr"), donate_argnums=(0, 1))
+
+
+def _mapped(layout: MeshLayout, body: Callable, inputs: str, outputs: str) -> Callable:
+    """The shard_map of trees: "s", sharded over the devices, or "r", replicated."""
+    specs = {"s": PartitionSpec(AXIS), "r": PartitionSpec()}
+    return jax.shard_map(
+        body,
+        mesh=layout.mesh,
+        in_specs=tuple(specs[kind] for kind in inputs),
+        out_specs=tuple(specs[kind] for kind in outputs),
+        check_vma=False,
     )
 
 

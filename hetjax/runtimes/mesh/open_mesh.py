@@ -25,10 +25,11 @@ from hetjax.machine import LocalRound, WorkerInfo
 from hetjax.merge.types import MergeProperty
 from hetjax.processes.exchange import current_processes
 from hetjax.processes.lifecycle import blame, leave
-from hetjax.runtimes.mesh.merge_stages import Algorithm, StagePlanner
+from hetjax.runtimes.mesh.merge_stages import StagePlanner
 from hetjax.runtimes.mesh.mesh_clock import MeshClock
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout, check_fits, layout_of
 from hetjax.runtimes.mesh.mesh_player import MeshPlayer
+from hetjax.runtimes.mesh.stage_program import Algorithm
 from hetjax.runtimes.mesh.superstep import may_unroll
 from hetjax.runtimes.mesh.superstep_launcher import Supersteps
 from hetjax.runtimes.real.step_mode_choice import fastest, measured_once

@@ -15,7 +15,6 @@ from hetjax.engine.job import Job
 from hetjax.engine.player_parts import Assignment
 from hetjax.runtimes.mesh.in_flight import ProgramsInFlight
 from hetjax.runtimes.mesh.merge_stages import (
-    Algorithm,
     MergeStages,
     RequestedMerge,
     StagePlanner,
@@ -23,6 +22,7 @@ from hetjax.runtimes.mesh.merge_stages import (
 from hetjax.runtimes.mesh.mesh_clock import MeshClock
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 from hetjax.runtimes.mesh.mesh_programs import STEPS, Spec, SuperstepInputs
+from hetjax.runtimes.mesh.stage_program import Algorithm
 from hetjax.runtimes.mesh.superstep import (
     DeferredOutcome,
     Feed,

@@ -80,7 +80,7 @@ class LocalMachine(RealMachine):
 
 @checked
 def local_machine(
-    devices: Sequence[Device | str] | None = None,
+    devices: Sequence[Device] | None = None,
     *,
     workers_per_device: Count = 1,
     slowdown: Slowdowns = 1.0,

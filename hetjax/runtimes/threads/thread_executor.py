@@ -24,7 +24,8 @@ from hetjax.engine.step_runner import RoundOutcome, StepRunner
 from hetjax.runtimes.devices import device_name
 from hetjax.runtimes.inline import group_assignments
 from hetjax.runtimes.real.throttle import Cancelled, Throttle
-from hetjax.runtimes.real.wall_clock import Completion, WallClock
+from hetjax.runtimes.real.wall_clock import WallClock
+from hetjax.runtimes.real.worker_reports import Completion
 
 END = 5.0  # [s] that threads may take to end, on top of their usual remaining time
 _TURN: list[Assignment] = []  # in a thread's queue: take the loop's turns
@@ -134,7 +135,7 @@ class ThreadExecutor:
         outcomes.clear()
         outcome = None
         for completion in done:
-            self._clock.completed(completion)
+            self._clock.report(completion)
 
     def run_turns_on(self, thread: "_WorkerThread") -> None:
         """Take turns on a worker's thread, unless another thread takes them.
