@@ -1,8 +1,7 @@
 """The actors of a machine, which serve all runs on it, and the values they are sent.
 
 A data set with a recipe (a path, a generator) is loaded by every actor; any other one
-is sent to each node once, except that memory maps are sent as paths. Actors store what
-the next run may need.
+is sent to each node once, except that memory maps are sent as paths.
 """
 
 import itertools

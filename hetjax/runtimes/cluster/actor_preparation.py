@@ -105,7 +105,6 @@ class Preparation:
             )
 
     def _open_run(self, worker: int, actor: RemoteActor) -> Future:
-        """Let an actor fetch the task, settings and data of the run, and open it."""
         job, broadcast = self._job, self._machine.pool.broadcast
         rows = self._shards.get(worker)
         run_settings = RunSettings(
@@ -177,7 +176,6 @@ class Preparation:
     def _measure_step_mode(
         self, workers: list[int], local_steps: int, size: int, _: int
     ) -> str:
-        """Measure the fastest step mode on one of these workers that is present."""
         for worker in workers:
             if worker in self._group.present:
                 future = self._group.call(worker, "step_mode", local_steps, size)

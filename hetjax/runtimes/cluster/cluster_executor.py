@@ -1,8 +1,7 @@
 """The executor of a cluster: every worker's rounds run in its actor.
 
-Results of rounds arrive on threads of the cluster's library, which pass them to the
-clock and wake the loop; the loop stays on the thread that started the run. So a pause,
-in which the loop waits for all rounds, ends although the loop does not run.
+Results of rounds arrive on threads of Ray, which pass them to the clock and wake the
+loop; the loop stays on the thread that started the run.
 """
 
 import itertools

@@ -2,8 +2,7 @@
 
 The driver has at most the leaves of a replica that merges read: they are sent with a
 round's report, or fetched for a merge, and dropped at the worker's next round. A worker
-that is unreachable at a merge takes part in it as if it had not worked: merges do not
-wait for lost workers.
+that is unreachable at a merge takes part in it as if it had not worked.
 """
 
 import time
@@ -257,7 +256,6 @@ class ClusterStore(ReplicaStore):
         return jax.tree.unflatten(self._model_structure, found)
 
     def _exchange(self, action: MergeAction) -> Exchange:
-        """The exchange of a merge of this kind; it is found once."""
         merge, op = self.merge_of(action.node), action.op
         members = (*action.members, *action.partners)
         kinds = tuple(self.merge_of(m) if isinstance(m, str) else None for m in members)

@@ -164,7 +164,6 @@ def describe_nodes(nodes: Sequence[ClusterNode]) -> str:
 
 
 def _shown_resources(node: ClusterNode) -> list[str]:
-    """The resources that are shown to users."""
     hidden = ("memory", "object_store_memory")
     return ["CPU"] + sorted(
         name

@@ -228,7 +228,8 @@ def connect(address: str, local_workers: int | None) -> RayCluster:
 def running_address() -> str:
     """The address of this machine's cluster: RAY_ADDRESS, or as Ray wrote it to a file.
 
-    The file outlives a cluster that dies, and `ray.init` does not check it.
+    The file outlives a cluster that dies: for one that does not answer, `ray.init`
+    waits two minutes, and then ends the process.
     """
     given = os.environ.get("RAY_ADDRESS", "auto")
     if given != "auto":

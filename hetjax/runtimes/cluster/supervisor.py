@@ -1,10 +1,8 @@
 """Supervision of the actors: new ones replace lost ones, and use nodes that join.
 
-A worker whose actor or node is lost is vacant; `joiners` are vacant from the start. A
-thread of the driver looks for nodes with room for vacant workers, and lets a worker
-join when its new actor is ready for the run. Ray's own restarts (`max_restarts`) do not
-serve: they ask for the resources that the lost actor had, but a new node may have
-others, and they do not tell the driver when an actor has to be made ready.
+A worker whose actor or node is lost is vacant; `joiners` are vacant from the start.
+Ray's own restarts (`max_restarts`) do not serve: they ask for the resources that the
+lost actor had, but a new node may have others, and an actor has to be made ready.
 """
 
 import threading
@@ -167,7 +165,6 @@ class Supervisor:
             self._machine.pool.remove(name)
 
     def _fill(self, worker: int, since: float) -> None:
-        """Start an actor for a vacant worker, if a node has room for it."""
         if time.monotonic() < self._retry_after.get(worker, 0.0):
             return
         spec = self._machine.workers[worker]

@@ -164,7 +164,6 @@ class ProgramsInFlight:
             self.finish()
 
     def _make_room(self) -> None:
-        """Wait until the queue has room for another launch."""
         while len(self._in_flight) > self._ahead:
             self.finish()
 
@@ -211,5 +210,4 @@ def _local_shards(x: jax.Array) -> np.ndarray:
 
 
 def _on_host(x: jax.Array) -> np.ndarray:
-    """Copy an array that is the same on all devices to the host."""
     return np.asarray(x.addressable_shards[0].data)

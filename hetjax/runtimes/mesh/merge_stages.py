@@ -118,7 +118,6 @@ class StagePlanner:
         )
 
     def _outline(self, actions: Sequence[MergeAction]) -> list["_Outline"]:
-        """The stages of these merges, without their statistics."""
         return [
             self._tables([actions[i] for i in numbers], numbers)
             for numbers in self._commuting(actions)
@@ -145,7 +144,6 @@ class StagePlanner:
         return (action.op, level, members, "" if along else action.node)
 
     def _stage(self, first: MergeAction) -> Stage:
-        """The stage of merges of the first one's kind."""
         level = self._topology.level(first.node)
         along = level in self._aligned
         nodes = [m for m in first.members if isinstance(m, str)]
@@ -232,7 +230,6 @@ class StagePlanner:
         ]
 
     def _devices(self, member: int | str) -> list[int]:
-        """The devices of a worker, or of the workers below a node."""
         workers = self._topology.workers_of(member)
         return sorted({self._layout.place(k)[0] for k in workers})
 

@@ -5,9 +5,8 @@ their times are planned: the superstep begins when the previous one is expected 
 and takes the measured seconds of its workers, times the ratio of true to planned
 seconds of recent supersteps. When it is done, its true end is known, and `time_map`
 maps planned times to true ones. Only the end of a superstep is measured: a worker
-counts as busy for its measured step times and those of the other workers of its device,
-or less if the superstep is shorter. The members of a merge wait until the last of them
-is done, and the rest of the superstep counts as merging.
+counts as busy for the measured step times of its device's workers, and the rest of the
+superstep, after its slowest worker, as merging.
 """
 
 import heapq
@@ -273,7 +272,6 @@ class MeshClock(Checkpointable):
         return self._expected_start() + self._rate.ratio * max(self._busy.values())
 
     def _plan_superstep(self) -> None:
-        """Plan the times of the superstep that was forming."""
         busy, expected = self._busy, self._expected_start()
         ratio, longest = self._rate.ratio, max(busy.values())
         # a plan that is ahead of the devices slows down until they catch up

@@ -274,7 +274,6 @@ class _SuperstepProgram:
         return lax.cond(finite.all(), lambda rs: rs, reset_some, replicas)
 
     def _at_root(self, root: PyTree, like: Replica) -> Replica:
-        """Return a new replica of the root's model."""
         center = self._algorithm.merges[-1].model(root)
         model = tree.cast_like(center, (like.params, like.model_state))
         return self._new_replica(*model)

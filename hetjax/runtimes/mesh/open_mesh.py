@@ -93,7 +93,6 @@ def _chosen_by_first(choose: Callable[[], str]) -> str:
 
 
 def _facts(machine: LocalMachine, strategy: Strategy, job: Job) -> dict[str, str]:
-    """The facts that all processes of a run must agree on."""
     about = header(strategy, job, {}, 0, [])
     versions = {m.__name__: m.__version__ for m in (jax, jaxlib, np)}
     names = {
@@ -158,7 +157,6 @@ def mesh_runtime(
 def _algorithm_and_planner(
     layout: MeshLayout, strategy: Strategy, job: Job, infos: tuple[WorkerInfo, ...]
 ) -> tuple[Algorithm, StagePlanner]:
-    """Return the parts of the programs, and the planner of their merges."""
     topology = strategy.policy.topology(infos)
     planner = StagePlanner(layout, topology, len(strategy.merges))
     return Algorithm(
@@ -196,7 +194,6 @@ def _gathered(algorithm: Algorithm, layout: MeshLayout) -> str:
 
 
 def _coordination(clock: MeshClock, layout: MeshLayout) -> Coordination:
-    """Coordination of the processes: process 0 decides for all."""
     if layout.is_single_process:
         return Coordination()
     share = partial(current_processes().broadcast, "evaluation", timeout=_LONG)
@@ -210,7 +207,6 @@ def _measured_step_mode(
     job: Job,
     infos: tuple[WorkerInfo, ...],
 ) -> str:
-    """Return the step mode that is fastest for the policy's first superstep."""
     _, actions = begin(strategy.policy, infos, len(job.train))
     rounds = dict(actions.dispatch)
     if not rounds:  # the policy begins without rounds

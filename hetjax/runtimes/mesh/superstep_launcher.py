@@ -1,10 +1,8 @@
 """The supersteps of a run: collected, planned, and launched in order.
 
-A superstep is all concurrent local rounds, and the merges that follow their arrivals.
 The host runs ahead of the devices: it handles the arrivals of a superstep, with all
 requests of the policy, before it launches the superstep, and prepares the next one
-while it runs. Results that only the devices have (losses, whether replicas are finite)
-are read when the superstep is done. Supersteps of one shape may share a launch.
+while it runs. Supersteps of one shape may share a launch.
 """
 
 from collections.abc import Callable, Sequence
@@ -224,7 +222,6 @@ class Supersteps:
             self._launch([part])
 
     def _launch(self, parts: Sequence[LaunchPart]) -> None:
-        """Launch similar parts as one program; wait for older launches."""
         spec, local = parts[0].spec, self.layout.local
         if spec.steps and spec.step_mode == "dispatch" and parts[0].superstep.max_steps:
             spec = self._launch_steps(parts[0])

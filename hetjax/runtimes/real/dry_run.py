@@ -2,8 +2,7 @@
 
 The tape is written for a noisy simulated machine with the measured speeds of the real
 workers. Every shape of local round and every kind of merge on it is run once, on
-temporary replicas. Other programs of the real run are compiled when they are first
-needed: no worker is charged for that, but the clock runs on while steps compile.
+temporary replicas. Other programs are compiled when they are first needed.
 """
 
 import time

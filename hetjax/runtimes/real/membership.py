@@ -73,7 +73,6 @@ class Membership:
             self._adopt(report)
 
     def _receive_loss(self, vanished: Vanished) -> None:
-        """Let a worker that is gone leave, unless its loss is known."""
         worker, why, again = vanished
         deferred = self._deferred.setdefault(worker, [])
         # it did not appear after all
@@ -92,7 +91,6 @@ class Membership:
         self._events.push(time, Leave(worker, time, True, why))
 
     def _adopt(self, appeared: Appeared) -> None:
-        """Let a worker that appeared join."""
         worker, why, adopt = appeared
         adopt()
         self._rounds.unresponsive.pop(worker, None)

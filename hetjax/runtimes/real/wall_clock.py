@@ -264,7 +264,6 @@ class WallClock:
         return event
 
     def _next_due(self) -> Event | None:
-        """Return the first event of the queue, if it is due."""
         while self._events.next_time <= self._time():
             if self._events.next_is_timer and threading.get_ident() != self._leader:
                 return None
@@ -282,7 +281,6 @@ class WallClock:
         return None
 
     def _apply_fault(self, fault: ScriptedFault, seconds: float) -> Event | None:
-        """Apply a scripted fault and return its event, if any."""
         worker = self._events.index_of(fault)
         unresponsive = worker in self._rounds.unresponsive
         if fault.what == "kill" and unresponsive:  # its answer will be ignored
@@ -301,7 +299,6 @@ class WallClock:
         return event
 
     def _lose_overdue(self, now: float) -> Event | None:
-        """Return the Leave of an overdue worker, if there is one."""
         for worker in self._rounds.overdue(now):
             round_ = self._rounds.begun.pop(worker)
             self._rounds.unresponsive[worker] = round_
@@ -310,7 +307,6 @@ class WallClock:
         return None
 
     def _collect(self) -> None:
-        """Move all reports into the queue of events."""
         while not self._reports.empty():
             self._receive(self._reports.get_nowait())
 

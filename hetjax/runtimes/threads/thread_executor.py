@@ -1,12 +1,10 @@
 """The executor of real devices: a thread for every worker.
 
-A thread takes assignments from its queue, runs their steps on its worker's device,
-waits for the results, and reports the times. Then it takes the loop's next turns
-itself, one thread at a time, until it has a new assignment: no other thread has to be
-woken between an arrival and the worker's next local round. The caller's thread handles
-the rest: timers, deadlines, workers that join, the end of the run. Threads are daemons:
-a thread that is stuck in native code does not keep the process alive, and is named in
-the history.
+A thread runs assignments on its worker's device and reports their times. Then it takes
+the loop's next turns itself, one thread at a time, until it has a new assignment: no
+other thread has to be woken between an arrival and the worker's next local round. The
+caller's thread handles the rest: timers, deadlines, workers that join, the end of the
+run. Threads that are stuck in native code (they are daemons) are named in the history.
 """
 
 import queue
@@ -168,7 +166,6 @@ class ThreadExecutor:
             self._pending = []
 
     def _assign(self, group: list[Assignment]) -> None:
-        """Let the thread of the group's first worker run the whole group."""
         first = group[0].worker
         if first not in self._threads:
             self._threads[first] = _WorkerThread(first, self)
