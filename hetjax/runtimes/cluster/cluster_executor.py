@@ -38,13 +38,11 @@ class PendingRound(NamedTuple):
     """A round that was sent to an actor."""
 
     worker: int
+    actor: RemoteActor | None  # that the worker had then
     dispatched: float  # stamp of `time.perf_counter`
-    rows: Sequence[np.ndarray]
-    report_leaves: tuple[int, ...]  # indices of the leaves that come with the report
+    local_round: RoundCall
     report: Future
     leaves: Future
-    number: int
-    actor: RemoteActor | None  # that the worker had then
 
 
 class ClusterExecutor:
@@ -76,27 +74,17 @@ class ClusterExecutor:
     def start(self, assignment: Assignment) -> None:
         """Send a round to its worker's actor, which has the replica."""
         worker = assignment.worker
-        leaf_numbers = self._group.report_leaves[worker]
         local_round = RoundCall(
             assignment.rows,
             assignment.learning_rate,
             assignment.first_step,
             self._step_modes[worker],
-            leaf_numbers,
+            self._group.report_leaves[worker],
             next(self._numbers),
         )
-        dispatched = time.perf_counter()
+        actor, dispatched = self._group.actors[worker], time.perf_counter()
         report, leaves = self._group.run_round(worker, local_round)
-        call = PendingRound(
-            worker,
-            dispatched,
-            assignment.rows,
-            leaf_numbers,
-            report,
-            leaves,
-            local_round.number,
-            self._group.actors[worker],
-        )
+        call = PendingRound(worker, actor, dispatched, local_round, report, leaves)
         self._pending[worker] = call
         report.add_done_callback(partial(self._on_report, call))
 
@@ -145,7 +133,11 @@ class ClusterExecutor:
         call = self._pending.pop(worker, None)
         if call is not None and not call.report.done():
             self._abandoned.append(call)
-            self._group.call(worker, "cancel", call.number, queue=HEALTH)
+            self._cancel(call)
+
+    def _cancel(self, call: PendingRound) -> None:
+        number = call.local_round.number
+        self._group.call(call.worker, "cancel", number, queue=HEALTH)
 
     def close(self) -> list[int]:
         """End all rounds; return the workers whose actors do not answer."""
@@ -153,11 +145,9 @@ class ClusterExecutor:
         calls = [*self._abandoned, *self._pending.values()]
         for call in self._pending.values():
             if not call.report.done():
-                self._group.call(call.worker, "cancel", call.number, queue=HEALTH)
-        wait(
-            [call.report for call in calls],
-            timeout=self._clock.seconds_left + END_TIMEOUT,
-        )
+                self._cancel(call)
+        timeout = self._clock.seconds_left + END_TIMEOUT
+        wait([call.report for call in calls], timeout)
         stuck = {call.worker for call in calls if not call.report.done()}
         self._pending, self._abandoned = {}, []
         self._supervisor.remove(stuck)  # the next run would wait for them
@@ -171,8 +161,9 @@ class ClusterExecutor:
 
 
 def _outcome(call: PendingRound, report: RoundReport) -> RoundOutcome:
-    losses: list = list(zip(call.rows, report.losses, strict=False))
-    if report.losses and len(report.losses) < len(call.rows):  # one program ran all
-        losses = [(np.stack(call.rows), report.losses[0])]
-    replica = ArrivedReplica(call.worker, call.report_leaves, call.leaves)
+    rows, leaves = call.local_round.rows, call.local_round.report_leaves
+    losses: list = list(zip(rows, report.losses, strict=False))
+    if report.losses and len(report.losses) < len(rows):  # one program ran all
+        losses = [(np.stack(rows), report.losses[0])]
+    replica = ArrivedReplica(call.worker, leaves, call.leaves)
     return RoundOutcome(replica, losses, report.mean, report.padded, report.finite)  # pyright: ignore[reportArgumentType]

@@ -280,26 +280,14 @@ class _SuperstepProgram:
 
 
 def _gather_all(local: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Gather the numbers of every device on all devices, in a single collective.
+    """Gather the numbers of every device's workers on all devices: [n] -> [devices n].
 
-    Means and flags of a device's workers: [n] each -> [devices n]. Of control messages,
-    take the maximum: the numbers of process 0, and whether any process was interrupted.
+    Of control messages, take the maximum: the numbers of process 0, and whether any
+    process was interrupted.
     """
-    if not local:
-        return {}
-    bits = [
-        lax.bitcast_convert_type(x, jnp.int32) if x.dtype == jnp.float32 else x
-        for x in local.values()
-    ]
-    row = jnp.concatenate([x.astype(jnp.int32) for x in bits])
-    table = lax.all_gather(row, AXIS)
-    gathered, start = {}, 0
-    for name, x in local.items():
-        columns, start = table[:, start : start + len(x)], start + len(x)
-        if name == "message":
-            gathered[name] = columns.max(axis=0)
-        elif x.dtype == jnp.float32:
-            gathered[name] = lax.bitcast_convert_type(columns, x.dtype).ravel()
-        else:
-            gathered[name] = columns.ravel() != 0
-    return gathered
+    return {
+        name: lax.pmax(x, AXIS)
+        if name == "message"
+        else lax.all_gather(x, AXIS, tiled=True)
+        for name, x in local.items()
+    }

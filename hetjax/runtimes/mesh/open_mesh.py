@@ -21,7 +21,7 @@ from hetjax.engine.job import Job
 from hetjax.engine.player_parts import Assignment
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.step_runner import StepSettings
-from hetjax.machine import LocalRound, WorkerInfo
+from hetjax.machine import WorkerInfo
 from hetjax.merge.types import MergeProperty
 from hetjax.processes.exchange import current_processes
 from hetjax.processes.lifecycle import blame, leave
@@ -68,7 +68,7 @@ def open_mesh(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
     if machine.step_mode is not None:
         return mesh_runtime(layout, strategy, job, infos, machine.step_mode)
     step_mode = _chosen_by_first(
-        lambda: _measured_step_mode(timer, layout, strategy, job, infos)
+        lambda: choose_step_mode(timer, layout, strategy, job, infos)
     )
     fast = loops_are_fast(job, layout.devices[0].platform)
     long_step_mode = "fused" if fast else "dispatch"
@@ -200,38 +200,25 @@ def _coordination(clock: MeshClock, layout: MeshLayout) -> Coordination:
     return Coordination(share, clock.broadcast_interrupt, clock.broadcast_due, leave)
 
 
-def _measured_step_mode(
+# -- the step mode ---------------------------------------------------------------------
+
+
+def choose_step_mode(
     timer: StepTimer,
     layout: MeshLayout,
     strategy: Strategy,
     job: Job,
     infos: tuple[WorkerInfo, ...],
 ) -> str:
+    """Choose the step mode that is fastest for the policy's first superstep.
+
+    Only this process's devices are used, and no merges.
+    """
     _, actions = begin(strategy.policy, infos, len(job.train))
     rounds = dict(actions.dispatch)
     if not rounds:  # the policy begins without rounds
         return "fused"
     algorithm, planner = _algorithm_and_planner(layout, strategy, job, infos)
-    mode, _ = choose_step_mode(algorithm, planner, layout, job, timer, rounds)
-    return mode
-
-
-# -- the step mode ---------------------------------------------------------------------
-
-
-def choose_step_mode(
-    algorithm: Algorithm,
-    planner: StagePlanner,
-    layout: MeshLayout,
-    job: Job,
-    timer: StepTimer,
-    rounds: dict[int, LocalRound],
-) -> tuple[str, dict[str, float]]:
-    """Choose the step mode of supersteps like that of these `rounds` by worker.
-
-    Only this process's devices are used. Returns (step mode, seconds of a superstep
-    without merges in each step mode that was tried).
-    """
     local = MeshLayout(
         tuple(layout.devices[i] for i in layout.local), layout.workers_per_device
     )
@@ -247,7 +234,7 @@ def choose_step_mode(
         is_small(job),
     )
     if len(tried) < 2:
-        return tried[0], {}
+        return tried[0]
     rows = [timer.rows(*each) for each in steps]
 
     def measure() -> dict[str, float]:
@@ -268,7 +255,7 @@ def choose_step_mode(
     )
     lowered = timer.lowered(device, max(size for _, size in steps)).as_text()
     seconds = measured_once(measure, lowered, f"mesh {about}", device)
-    return fastest(seconds), seconds
+    return fastest(seconds)
 
 
 def candidates(
