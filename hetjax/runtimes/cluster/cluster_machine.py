@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 
 from hetjax.arguments import Count, Whole, as_kind, checked
 from hetjax.machine import ScriptedFault
-from hetjax.machine.types import WorkerInfo
 from hetjax.runtimes.cluster.actor_pool import ActorPool, wait_until_started
 from hetjax.runtimes.cluster.node_slots import (
     Resources,
@@ -28,13 +27,15 @@ from hetjax.runtimes.real.real_machine import (
 )
 from hetjax.summaries import counted
 
-StepMode = Literal["dispatch", "fused", "unrolled", None]
+ActorStepMode = Literal["dispatch", "fused", "unrolled", None]
 
 
 @checked
 @dataclass(frozen=True)
 class ClusterWorker:
     """A worker with its own process, on a node of a cluster."""
+
+    device_name: ClassVar[str] = ""  # it shares no device
 
     name: str
     node: str  # the node's name; "": a joiner's, which is not known yet
@@ -57,7 +58,7 @@ class ClusterMachine(RealMachine):
     workers: tuple[ClusterWorker, ...]
     pool: ActorPool = field(compare=False)
     faults: tuple[ScriptedFault, ...] = ()
-    step_mode: StepMode = None  # how K local steps run; None: measure and choose
+    step_mode: ActorStepMode = None  # how K local steps run; None: measure and choose
     # the arguments of `cluster_machine`, from which the machine can be made again
     request: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
@@ -91,11 +92,10 @@ class ClusterMachine(RealMachine):
         arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
         return super().record() | {"call": f"hetjax.cluster_machine({arguments})"}
 
-    def infos(self, costs: Mapping[str, tuple[float, float]]) -> tuple[WorkerInfo, ...]:
-        """The workers as policies see them; `costs` as for a `LocalMachine`."""
-        names = [w.name for w in self.workers]
-        away = set(names) - self.pool.names
-        return self.infos_of(costs, devices=[""] * len(names), away=away)
+    @property
+    def away(self) -> set[str]:
+        """The names of the workers that are not there when a run begins."""
+        return super().away | {w.name for w in self.workers} - self.pool.names
 
     @property
     def present(self) -> "ClusterMachine":
@@ -117,7 +117,7 @@ def cluster_machine(
     joiners: Whole = 0,
     slowdown: Slowdowns = 1.0,
     faults: Sequence[ScriptedFault] = (),
-    step_mode: StepMode = None,
+    step_mode: ActorStepMode = None,
 ) -> ClusterMachine:
     """Return the workers of a Ray cluster as a machine for real runs.
 
@@ -175,7 +175,7 @@ def make_machine(
     joiners: int = 0,
     slowdown: Slowdowns = 1.0,
     faults: Sequence[ScriptedFault] = (),
-    step_mode: StepMode = None,
+    step_mode: ActorStepMode = None,
 ) -> ClusterMachine:
     """Start an actor for every worker of a cluster; see `cluster_machine`."""
     nodes = cluster.nodes()

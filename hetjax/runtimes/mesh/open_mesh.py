@@ -24,7 +24,7 @@ from hetjax.engine.step_runner import StepSettings
 from hetjax.machine import WorkerInfo
 from hetjax.merge.types import MergeProperty
 from hetjax.processes.exchange import current_processes
-from hetjax.processes.lifecycle import blame, leave
+from hetjax.processes.lifecycle import leave
 from hetjax.runtimes.mesh.merge_stages import StagePlanner
 from hetjax.runtimes.mesh.mesh_clock import MeshClock
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout, check_fits, layout_of
@@ -133,7 +133,6 @@ def mesh_runtime(
         step_mode=step_mode,
         ahead=int(queues),
         long_step_mode=long_step_mode,
-        explain=blame,
     )
     # a sampler that observes losses needs them before it draws the next round
     fast = loops_are_fast(job, device.platform)

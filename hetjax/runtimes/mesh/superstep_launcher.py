@@ -58,13 +58,11 @@ class Supersteps:
         step_mode: str,
         ahead: int,
         long_step_mode: str = "",
-        explain: Callable[[Exception], Exception] = lambda error: error,
     ):
         """Up to `ahead` launches may queue behind the running one.
 
         `long_step_mode` is the step mode of supersteps that are too long to unroll (""
-        is `step_mode`). `explain` returns the true cause of an error that a collective
-        raised.
+        is `step_mode`).
         """
         self.algorithm, self.layout, self._planner = algorithm, layout, planner
         self._step_mode = step_mode
@@ -76,9 +74,7 @@ class Supersteps:
         self._pending: list[LaunchPart] = []  # complete, but not yet launched
         self.per_launch: Callable[[], int] = lambda: 1  # supersteps of a launch
         held_out = self._feed.held_out()
-        self.in_flight = ProgramsInFlight(
-            algorithm, layout, job, held_out, ahead=ahead, explain=explain
-        )
+        self.in_flight = ProgramsInFlight(algorithm, layout, job, held_out, ahead=ahead)
 
     def root_state(self) -> Any:
         """The root's state after all merges so far, [1, ...] on a local device."""

@@ -1,7 +1,7 @@
 """The base of real machines: workers with slowdowns, and scripted faults."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
 from hetjax.arguments import Bounds
@@ -22,7 +22,7 @@ class RealMachine:
     real: ClassVar[bool] = True  # its seconds are wall-clock time
     record_name: ClassVar[str]  # in results.json
 
-    workers: tuple[Any, ...]  # each has a name, a kind and a slowdown
+    workers: tuple[Any, ...]  # each has a name, a kind, a device_name and a slowdown
     faults: tuple[ScriptedFault, ...]
     step_mode: str | None
 
@@ -47,33 +47,30 @@ class RealMachine:
             ),
         )
 
-    def infos_of(
-        self,
-        costs: Mapping[str, tuple[float, float]],
-        *,
-        devices: Sequence[str],
-        away: Collection[str] = (),
-    ) -> tuple[WorkerInfo, ...]:
-        """Return the workers on these devices as policies see them; some start `away`.
+    @property
+    def away(self) -> set[str]:
+        """The names of the workers that are not there when a run begins."""
+        return set(absent_at_first(self.faults))
+
+    def infos(self, costs: Mapping[str, tuple[float, float]]) -> tuple[WorkerInfo, ...]:
+        """Return the workers as policies see them.
 
         `costs` are (fixed, per example) seconds by name, without slowdowns, which
         multiply them.
         """
-        absent = {*absent_at_first(self.faults), *away}
+        away = self.away
         return tuple(
             WorkerInfo(
                 index,
-                worker.name,
-                worker.kind,
+                w.name,
+                w.kind,
                 (),
-                costs[worker.name][0] * worker.slowdown,
-                costs[worker.name][1] * worker.slowdown,
-                device,
-                worker.name not in absent,
+                costs[w.name][0] * w.slowdown,
+                costs[w.name][1] * w.slowdown,
+                w.device_name,
+                w.name not in away,
             )
-            for index, (worker, device) in enumerate(
-                zip(self.workers, devices, strict=True)
-            )
+            for index, w in enumerate(self.workers)
         )
 
     def most_per_device(self, kind: str) -> int:

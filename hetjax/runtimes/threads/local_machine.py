@@ -1,7 +1,7 @@
 """Real machines: the devices of this process as workers."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,7 +10,6 @@ import jax
 from hetjax.arguments import Count, checked
 from hetjax.engine.placement import Device
 from hetjax.machine import ScriptedFault
-from hetjax.machine.types import WorkerInfo
 from hetjax.runtimes.devices import all_devices, chosen_devices, device_name
 from hetjax.runtimes.real.real_machine import (
     RealMachine,
@@ -21,7 +20,7 @@ from hetjax.runtimes.real.real_machine import (
 from hetjax.summaries import counted
 
 StepMode = Literal["dispatch", "fused", "unrolled", "vmapped", None]
-Placement = Literal["threads", "mesh", "auto"]
+PlacementName = Literal["threads", "mesh", "auto"]
 
 
 @checked
@@ -54,7 +53,7 @@ class LocalMachine(RealMachine):
     workers: tuple[LocalWorker, ...]
     faults: tuple[ScriptedFault, ...] = ()
     step_mode: StepMode = None  # how K local steps run; None: measure and choose
-    placement: Placement = "threads"
+    placement: PlacementName = "threads"
 
     def __repr__(self) -> str:
         number = counted(len(self.workers), "real worker")
@@ -69,14 +68,6 @@ class LocalMachine(RealMachine):
         """Return the largest number of workers that share a device of this kind."""
         return max(Counter(w.device for w in self.workers if w.kind == kind).values())
 
-    def infos(self, costs: Mapping[str, tuple[float, float]]) -> tuple[WorkerInfo, ...]:
-        """Return the workers as policies see them.
-
-        `costs` are (fixed, per example) seconds by name, without slowdowns, which
-        multiply them.
-        """
-        return self.infos_of(costs, devices=[w.device_name for w in self.workers])
-
 
 @checked
 def local_machine(
@@ -86,7 +77,7 @@ def local_machine(
     slowdown: Slowdowns = 1.0,
     faults: Sequence[ScriptedFault] = (),
     step_mode: StepMode = None,
-    placement: Placement = "threads",
+    placement: PlacementName = "threads",
 ) -> LocalMachine:
     """Return the devices of this process as a machine on which runs are real.
 
