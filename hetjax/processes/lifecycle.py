@@ -9,6 +9,7 @@ import functools
 import os
 import re
 import sys
+import threading
 from contextlib import suppress
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ from hetjax.processes.bootstrap import join, say
 from hetjax.processes.exchange import ProcessDied, Processes, current_processes
 
 _GRACE = 3.0  # [s] that process 0 waits for others that end
+_silence = 100.0  # [s] after which JAX ends all processes: its default
 # statuses of errors that a collective raises if a process is gone
 _COLLECTIVE = re.compile("(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED): ")
 
@@ -30,7 +32,11 @@ def initialize(timeout: float = 120, heartbeat: float = 30) -> Processes:
     no sign of life for `heartbeat` seconds [s], all others end and name it. An uncaught
     exception ends this process at once.
     """
-    if jax.distributed.is_initialized() or join(timeout, heartbeat):
+    global _silence
+    if jax.distributed.is_initialized():
+        _install_exit_handler()
+    elif join(timeout, heartbeat):
+        _silence = heartbeat
         _install_exit_handler()
     return current_processes()
 
@@ -66,13 +72,15 @@ def end(status: int, reason: str | Exception) -> NoReturn:
 
 
 def _exit_now(status: int, reason: object) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
     if isinstance(reason, ProcessDied):
-        jax.distributed.shutdown()  # JAX ends this process, and names the other
+        # JAX ends this process, and names the other, unless all are alive
+        threading.Timer(_silence + _GRACE, os._exit, [status]).start()
+        jax.distributed.shutdown()
     processes = current_processes()
     with suppress(Exception):  # process 0 has the store, which others may need
         processes.gather("end", None, 0 if processes.index else _GRACE)
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(status)
 
 

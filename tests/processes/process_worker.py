@@ -77,6 +77,13 @@ def fail(here):
         raise RuntimeError("no memory left")
 
 
+def mistake(here):
+    """Process 1 blames another one for its own error, while they wait for it."""
+    if here.index == 1:
+        lifecycle.end(4, exchange.ProcessDied("another process has died"))
+    here.gather("never", 0)
+
+
 def joined():
     """The user has joined the processes; nothing in the environment says so."""
     address, count, index = (os.environ.pop(name) for name in bootstrap.NAMES)
@@ -101,6 +108,7 @@ if __name__ == "__main__":
         "disagree": disagree,
         "fail": fail,
         "linger": linger,
+        "mistake": mistake,
     }
     task = {**tasks, "sum": sum_for_ever}[sys.argv[1]]
     task(lifecycle.initialize(timeout=60, heartbeat=5))

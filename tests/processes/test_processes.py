@@ -223,6 +223,14 @@ def test_an_exception_of_one_process_ends_all():
 
 
 @pytest.mark.full
+def test_a_process_that_blames_others_in_error_ends_all():
+    first, second = finish(start(2, "mistake"))
+    assert second[0] == 4
+    assert first[0] != 0
+    assert names(1, first[2])
+
+
+@pytest.mark.full
 def test_a_process_that_still_works_is_waited_for():
     first, second = finish(start(2, "linger"))
     assert (first[0], second[0]) == (0, 0), "\n".join(second[2])
