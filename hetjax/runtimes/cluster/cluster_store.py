@@ -169,9 +169,8 @@ class ClusterStore(ReplicaStore):
                 self._on_unreachable(worker, str(leaves))
                 continue
             self._group.count_received(worker, leaves)
-            self._known_leaves[worker].update(
-                zip(asked[worker][0], leaves, strict=True)
-            )
+            found = zip(asked[worker][0], leaves, strict=True)
+            self._known_leaves[worker].update(found)
 
     def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
         """Run a merge on the leaves that `gather` has fetched."""
@@ -296,12 +295,11 @@ class ClusterStore(ReplicaStore):
         ready = [k for k in self._known_leaves if self.shared or k not in self._working]
         changed = [k for k in self._working if k in self._changed]
         replicas = self._all_leaves("leaves", ready)
-        before = self._all_leaves("leaves_before", changed)
         return {
             "root": Leaves(jax.tree.leaves(self._nodes[ROOT])),
             "nodes": {n: Leaves(jax.tree.leaves(s)) for n, s in self._nodes.items()},
             "replicas": replicas,
-            "before": before,
+            "before": self._all_leaves("leaves_before", changed),
             "working": sorted(self._working & set(self._known_leaves)),
             "gone": sorted(self._lost_at_snapshot),
             "traffic": [self._group.bytes_received, self._group.bytes_sent],
@@ -342,8 +340,8 @@ class ClusterStore(ReplicaStore):
 
     def leaves_of(self, replica: Any) -> list[Any]:
         """Return all arrays of the replica of a round that has arrived."""
-        found = self._call(replica.worker, "leaves_after")
-        return Leaves(self._group.result(replica.worker, found))
+        worker = replica.worker
+        return Leaves(self._group.result(worker, self._call(worker, "leaves_after")))
 
     def replica_of(self, worker: int, leaves: list[Any]) -> Any:
         """Restore the replica of a round that was saved with its outcome."""
