@@ -7,10 +7,10 @@ The script is a path, or the name of one beside this file. Every process runs it
 the same flags, on its own devices: the i-th share of the CPU's parts, or of the GPUs,
 belongs to process i. Process 0 prints as if it were alone; the lines of process i are
 printed on standard error, with the prefix "[i] ". Ctrl-C and SIGTERM are passed on, and
-SIGHUP (a closed terminal) as SIGTERM. If a process fails, the others have --grace
-seconds to end by themselves; then they are stopped. The exit status is the first
-nonzero one, or 128 + the signal's number if a signal ended that process. On several
-machines, start the script itself once on each, with the variables of
+SIGHUP (a closed terminal) as SIGTERM. If a process fails, it is named, and the others
+have --grace seconds to end by themselves; then they are stopped. The exit status is the
+first nonzero one, or 128 + the signal's number if a signal ended that process. On
+several machines, start the script itself once on each, with the variables of
 `hetjax.processes.bootstrap`, or by srun or mpirun.
 """
 
@@ -118,6 +118,8 @@ class Children:
             del self._running[index]
             if status < 0:
                 _say(f"process {index} was ended by {signal.Signals(-status).name}")
+            elif status and not failed and self._running:
+                _say(f"process {index} ended with status {status}, before the others")
             if status and not failed:
                 failed = 128 - status if status < 0 else status
                 deadline = time.monotonic() + FLAGS.grace

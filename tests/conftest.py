@@ -118,5 +118,5 @@ def world(monkeypatch):
     """A world whose time is scripted, for the wall clock."""
     scripted = World()
     monkeypatch.setattr(wall_clock, "time", scripted)
-    monkeypatch.setattr(wall_clock, "interruptible_queue", scripted)
+    monkeypatch.setattr(wall_clock, "queue", scripted)
     return scripted

@@ -1,6 +1,6 @@
 """A fake world for the wall clock: time passes during waits, and threads report.
 
-It replaces the modules `time` and `interruptible_queue` in
+It replaces the modules `time` and `queue` in
 `hetjax.runtimes.real.wall_clock`. Times are halves and quarters of seconds, so that
 stamps are exact.
 """
@@ -11,7 +11,8 @@ import math
 import queue
 
 from hetjax.machine import LocalRound, WorkerInfo
-from hetjax.runtimes.real.wall_clock import Completion, WallClock
+from hetjax.runtimes.real.wall_clock import WallClock
+from hetjax.runtimes.real.worker_reports import Completion
 
 START = 64.0  # stamp when the clock begins: the tests count seconds from here
 STEP = LocalRound(1, 1)
@@ -62,7 +63,7 @@ class World:
     def perf_counter(self):
         return self._now
 
-    def InterruptibleQueue(self):
+    def Queue(self):
         """A clock's first queue holds completions, its second one calls."""
         self._queues += 1
         return self if self._queues % 2 else _Calls(self)
@@ -80,6 +81,8 @@ class World:
         if self.empty():
             raise queue.Empty
         return heapq.heappop(self._coming)[2]
+
+    get_nowait = get
 
     def pass_by(self, seconds):
         """Wait for that time, or until the next completion."""

@@ -30,7 +30,6 @@ HOST = (  # files and folders
     "tests/machine",
     "tests/report",
     "tests/runtimes/real/test_deadlines.py",
-    "tests/runtimes/real/test_interruptible_queue.py",
     "tests/runtimes/real/test_wall_clock.py",
     "tests/runtimes/real/test_wall_clock_membership.py",
     "tests/sampling",

@@ -7,6 +7,7 @@ import hetjax as hj
 from experiments.common import bounds
 from experiments.common.bounds import DEVICES, bounded
 from hetjax.api import LocalMachine
+from hetjax.runtimes.threads.local_machine import PlacementName
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list(
@@ -31,10 +32,14 @@ def divide_cpu() -> None:
         jax.config.update("jax_num_cpu_devices", FLAGS.cpu_devices)
 
 
-MACHINES = {"local": "threads", "mesh": "mesh", "auto": "auto"}  # their placements
+MACHINES: dict[str, PlacementName] = {  # their placements
+    "local": "threads",
+    "mesh": "mesh",
+    "auto": "auto",
+}
 
 
-def machine(placement: str = "threads") -> LocalMachine:
+def machine(placement: PlacementName = "threads") -> LocalMachine:
     """The real machine that the flags describe. Call this before JAX lists devices."""
     divide_cpu()
     if placement == "threads":

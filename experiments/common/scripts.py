@@ -28,7 +28,7 @@ def run(main: Callable[[], int | None]) -> None:
     Errors that a user can make (ValueError, OSError, a wrong flag) are reported in one
     line on standard error, with status 2. Ctrl-C is status 130, SIGTERM and SIGUSR1 are
     75 (EX_TEMPFAIL): all runs are checkpointed, so that a queue may start it again. If
-    another process of the run has died, that line names it, and the status is 1.
+    another process of the run has died, JAX's runtime ends this one, and names it.
     """
     # JAX logs, under absl's handler, every kind of device that is missing, and
     # each step of joining the processes
@@ -60,7 +60,7 @@ def _guarded(main: Callable[[], int | None], argv: list[str]) -> None:
     except Exception as error:
         blamed = lifecycle.blame(error)
         if isinstance(blamed, exchange.ProcessDied):
-            lifecycle.end(1, str(blamed))
+            lifecycle.end(1, blamed)
         if isinstance(error, (ValueError, OSError)):
             lifecycle.end(2, str(error))
         raise

@@ -1,122 +1,98 @@
-"""Joining and leaving a run: a process that ends announces the reason to the others."""
+"""Joining and leaving a run of several processes.
+
+JAX ends all processes when one dies or hangs (`heartbeat`), and names it. An exception
+ends a process at once: an ordinary exit would wait for the others, and they for it.
+"""
 
 import atexit
 import functools
 import os
 import re
 import sys
-import time
-from contextlib import ExitStack
+import threading
+from contextlib import suppress
 from typing import NoReturn
 
 import jax
 
-from hetjax.processes.abort_handler import message_on_abort, program_name
-from hetjax.processes.bootstrap import find_place, join
-from hetjax.processes.exchange import (
-    PATIENCE,
-    ProcessDied,
-    Processes,
-    current_processes,
-)
-from hetjax.processes.liveness import Peers
+from hetjax.processes.bootstrap import join, say
+from hetjax.processes.exchange import ProcessDied, Processes, current_processes
 
-_GRACE = 3.0  # [s] for a process to report its own error before it is ended
-_EXIT = 300  # [s] that a finished process waits for one that does not answer
+_GRACE = 3.0  # [s] that process 0 waits for others that end
+_silence = 100.0  # [s] after which JAX ends all processes: its default
+# statuses of errors that a collective raises if a process is gone
+_COLLECTIVE = re.compile("(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED): ")
 
 
 def initialize(timeout: float = 120, heartbeat: float = 30) -> Processes:
     """Join the other processes of this run, if the environment states any.
 
     Call this before anything else uses JAX; see `hetjax.processes.bootstrap` for the
-    variables. All processes must join within `timeout` seconds [s]. A process without a
-    sign of life for `heartbeat` seconds [s] counts as dead, and all others end with a
-    line that names it. An uncaught exception ends this process at once, and is
-    announced to the others.
+    variables. All processes must join within `timeout` seconds [s]. If a process gives
+    no sign of life for `heartbeat` seconds [s], all others end and name it. An uncaught
+    exception ends this process at once.
     """
-    if not jax.distributed.is_initialized():
-        place = find_place(os.environ)
-        if place is None:
-            return current_processes()
-        join(place, timeout, heartbeat)
-    processes = current_processes()
-    if processes.peers is not None:
-        _install_exit_handlers(processes.peers)
-    return processes
+    global _silence
+    if jax.distributed.is_initialized():
+        _install_exit_handler()
+    elif join(timeout, heartbeat):
+        _silence = heartbeat
+        _install_exit_handler()
+    return current_processes()
 
 
 def blame(error: Exception) -> Exception:
-    """Return why a program failed: a ProcessDied that names the process, or the error.
+    """Return a ProcessDied if a collective may have failed, otherwise the error.
 
-    The error is returned if it is not the runtime's, or if all processes answer for
-    some seconds: then it has another reason. A collective that fails raises a
-    JaxRuntimeError where its result is read, but a ValueError where a program that uses
-    the result is called; both begin with a status, such as "UNKNOWN: ".
+    A collective that fails raises a JaxRuntimeError where its result is read, but a
+    ValueError where a program that uses the result is called.
     """
-    peers = current_processes().peers
-    if peers is None or not re.match("[A-Z]+(_[A-Z]+)*: ", str(error)):
+    if current_processes().count == 1 or not _COLLECTIVE.match(str(error)):
         return error
-    reason = peers.diagnose(PATIENCE)
-    return ProcessDied(reason) if reason else error
+    return ProcessDied(
+        "another process of the run has died or ended: the output of the processes, or "
+        f"of their launcher, says which and why ({str(error).splitlines()[0]})"
+    )
 
 
 def leave(error: BaseException) -> None:
-    """Note that an exception, such as that of `sys.exit`, makes this process leave.
-
-    The others would wait for it. When it exits, the exception is announced to them, and
-    they end.
-    """
+    """Note that an exception, such as that of `sys.exit`, makes this process leave."""
     current_processes().exit_error = error
 
 
-def end(status: int, reason: str) -> NoReturn:
+def end(status: int, reason: str | Exception) -> NoReturn:
     """Exit with a nonzero status, and print the reason to standard error.
 
-    The reason is announced to the other processes. This does not wait for them, as an
-    ordinary exit does: they may be waiting for this process.
+    This does not wait for other processes, as an ordinary exit does.
     """
-    if (peers := current_processes().peers) is not None:
-        _exit_now(peers, status, reason, f"{program_name()}: {reason}\n")
-    print(f"{program_name()}: {reason}", file=sys.stderr)
+    say(str(reason))
+    if current_processes().count > 1:
+        _exit_now(status, reason)
     sys.exit(status)
 
 
-def _exit_now(peers: Peers, status: int, reason: str, line: str) -> NoReturn:
-    peers.announce(f"{peers.me} has ended: {reason}")
-    if peers.me.index == 0:  # the others still need the store
-        peers.wait_for_exits(_GRACE)
+def _exit_now(status: int, reason: object) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-    os.write(2, line.encode())  # last: JAX's runtime may have written as well
+    if isinstance(reason, ProcessDied):
+        # JAX ends this process, and names the other, unless all are alive
+        threading.Timer(_silence + _GRACE, os._exit, [status]).start()
+        jax.distributed.shutdown()
+    processes = current_processes()
+    with suppress(Exception):  # process 0 has the store, which others may need
+        processes.gather("end", None, 0 if processes.index else _GRACE)
     os._exit(status)
 
 
 @functools.cache
-def _install_exit_handlers(peers: Peers) -> None:
-    """Handle an abort and the exit of this process, once."""
-    stack = ExitStack()
-    stack.enter_context(message_on_abort(functools.partial(_abort_reason, peers)))
-    stack.callback(_at_exit, peers)
-    atexit.register(stack.close)
+def _install_exit_handler() -> None:
+    atexit.register(_at_exit)
 
 
-def _at_exit(peers: Peers) -> None:
+def _at_exit() -> None:
     """Wait for the other processes, unless an exception ended this one."""
     error = getattr(sys, "last_value", None) or current_processes().exit_error
     if error is not None:
         code = error.code if isinstance(error, SystemExit) else 1
-        status = code if isinstance(code, int) and code else 1
-        _exit_now(peers, status, f"{type(error).__name__}: {error}", line="")
-    try:
-        current_processes().gather("end", None, _EXIT, patient=True)
-    except (ProcessDied, OSError) as error:
-        _exit_now(peers, 1, str(error), f"{program_name()}: {error}\n")
+        _exit_now(code if isinstance(code, int) and code else 1, error)
     jax.distributed.shutdown()
-
-
-def _abort_reason(peers: Peers) -> str:
-    """Return why JAX's runtime gave up, after the main thread had time to exit."""
-    reason = peers.diagnose(PATIENCE)
-    if reason:
-        time.sleep(_GRACE)
-    return reason

@@ -13,11 +13,16 @@ PLAIN = {k: v for k, v in os.environ.items() if k not in bootstrap.NAMES}
 PLAIN |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
 
 
-def start(count, *arguments, script=WORKER, environment=None):
-    """Start a script as so many processes; without the launcher."""
+def free_port():
+    """A port that is free at this time."""
     with socket.socket() as probe:
         probe.bind(("", 0))
-        port = probe.getsockname()[1]
+        return probe.getsockname()[1]
+
+
+def start(count, *arguments, script=WORKER, environment=None):
+    """Start a script as so many processes; without the launcher."""
+    port = free_port()
     return [
         subprocess.Popen(
             [sys.executable, str(script), *arguments],
@@ -43,3 +48,14 @@ def finish(children):
         out, err = child.communicate(timeout=120)
         found.append((child.returncode, out.splitlines(), err.splitlines()))
     return found
+
+
+def names(process, lines):
+    """Whether JAX's last message says that this process is gone."""
+    message = "\n".join(lines).rpartition("JAX distributed service detected fatal")[2]
+    if process == 0:
+        return "coordination service" in message
+    return (
+        f"(stopped sending heartbeats):\n{process}\n" in message
+        or f"Task {process} heartbeat timeout" in message
+    )

@@ -25,7 +25,6 @@ from hetjax.runtimes.real.wall_clock import WallClock
 from hetjax.runtimes.threads.thread_executor import (
     DeviceWorker,
     ThreadExecutor,
-    WorkerThreads,
 )
 
 
@@ -167,11 +166,10 @@ class TwoRounds:
     def __init__(self):
         self.reports = queue.SimpleQueue()
         self.clock = WallClock(())
-        self.clock.completed = self.reports.put
+        self.clock.report = self.reports.put
         device_worker = DeviceWorker("cpu:0", jax.devices()[0], 1.0, "dispatch")
         steps = Immediate()
-        worker_threads = WorkerThreads([device_worker], steps.compilations)
-        self.threads = ThreadExecutor(steps, worker_threads, self.clock)
+        self.threads = ThreadExecutor(steps, [device_worker], self.clock)
 
     def take_turns(self, yields):
         for _ in range(2):

@@ -1,18 +1,15 @@
 """The actors of a machine, which serve all runs on it, and the values they are sent.
 
-The task and the settings of a run are sent to each actor. A data set with a recipe (a
-path, a generator) is loaded by every actor; any other one is sent to each node once,
-except that memory maps are sent as paths. Actors store what the next run may need.
+A data set with a recipe (a path, a generator) is loaded by every actor; any other one
+is sent to each node once, except that memory maps are sent as paths.
 """
 
 import itertools
 import json
 import threading
 import zlib
-from collections.abc import Hashable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,19 +17,12 @@ from hetjax.data.portable import portable
 from hetjax.engine.capabilities import Unreachable
 from hetjax.engine.job import Job
 from hetjax.recipes import NoRecipe, recipe_of
-from hetjax.runtimes.cluster.actor import MAX_DATA_SETS, ActorDevice
+from hetjax.runtimes.cluster.actor import MAX_STORED, ActorDevice, DataSource, Stored
 from hetjax.runtimes.cluster.node_slots import Resources, Slot, platform_of
-from hetjax.runtimes.cluster.worker_group import (
-    HEALTH,
-    STEPS,
-    Cluster,
-    RemoteActor,
-    wait_for_result,
-)
+from hetjax.runtimes.cluster.worker_group import HEALTH, Cluster, RemoteActor
 
 START_TIMEOUT = 120.0  # [s] within which an actor must start
 ALIVE_TIMEOUT = 10.0  # [s] within which an actor must answer before a run
-MAX_STORED = 16  # tasks and settings that an actor stores
 
 _numbers = itertools.count()
 
@@ -81,7 +71,7 @@ class ActorPool:
     def actors_of(self, names: Sequence[str]) -> list[RemoteActor | None]:
         """Return the actors of workers; end those that do not answer (None)."""
         asked = {
-            name: self._actors[name].call("status", queue=HEALTH)[0]
+            name: self._actors[name].call("is_compiling", queue=HEALTH)[0]
             for name in names
             if name in self._actors
         }
@@ -138,82 +128,40 @@ def wait_until_started(name: str, slot: Slot, actor: RemoteActor) -> ActorDevice
 
 
 class Broadcast:
-    """Sends values to actors, each value to an actor once while it stores it.
-
-    An actor evicts the least recently used tasks and settings, and the oldest data
-    sets. Several threads may send to different actors at the same time.
-    """
+    """Puts values into the cluster, each once, for actors that do not store them."""
 
     def __init__(self, cluster: Cluster):
-        """Begin with nothing sent."""
+        """Begin with nothing put."""
         self._cluster, self._lock = cluster, threading.Lock()
-        self._payloads: dict[Hashable, tuple[str, Any]] = {}  # by identity: with a key
-        # the keys of the values that each live actor stores, the most recent last
-        self._stored: WeakKeyDictionary[RemoteActor, list[str]] = WeakKeyDictionary()
-        self._data_stored: WeakKeyDictionary[RemoteActor, list[str]] = (
-            WeakKeyDictionary()
-        )
+        self._stored: dict[Hashable, Stored] = {}  # by identity
 
-    def send(self, actor: RemoteActor, value: Any, identity: Hashable) -> str:
-        """Send a value to an actor; return its key. Equal identities mean one value."""
-        key, payload = self._payload_of(identity, lambda: value)
-        stored = self._stored.setdefault(actor, [])
-        if key in stored:
-            stored.remove(key)
-        else:
-            evicted = stored[: 1 - MAX_STORED]
-            (done,) = actor.call("store", key, payload, evicted, queue=STEPS)
-            wait_for_result(actor, done)
-            del stored[: len(evicted)]
-        stored.append(key)
-        return key
-
-    def _payload_of(self, identity: Hashable, make: Any) -> tuple[str, Any]:
-        """The key and the payload of a value, which is made and put once."""
+    def share(self, identity: Hashable, make: Callable[[], Any]) -> Stored:
+        """Return a value for actors; equal identities mean one value, made once."""
         with self._lock:
-            if identity not in self._payloads:
+            if identity not in self._stored:
                 value = make()
                 key = f"{type(value).__name__} {next(_numbers)}"
-                for old in list(self._payloads)[: 1 - MAX_STORED]:
-                    del self._payloads[old]
-                self._payloads[identity] = key, self._cluster.put(value)
-            return self._payloads[identity]
+                for old in list(self._stored)[: 1 - MAX_STORED]:
+                    del self._stored[old]
+                self._stored[identity] = Stored(key, self._cluster.share(value))
+            return self._stored[identity]
 
-    def send_data(
-        self,
-        actor: RemoteActor,
-        job: Job,
-        fingerprint: dict[str, Any],
-        rows: np.ndarray | None,
-    ) -> str:
-        """Let an actor have the training split, or these rows of it; return the key.
+    def data_source(
+        self, job: Job, fingerprint: dict[str, Any], rows: np.ndarray | None
+    ) -> DataSource:
+        """Return where an actor gets the training split, or these rows of it.
 
         `fingerprint` is that of the data, which takes reading all of them.
-        Errors: those of the actor's reader; ValueError if it reads other data.
         """
         seed = job.seed if job.num_held_out else None
         shard = None if rows is None else [len(rows), zlib.crc32(rows.tobytes())]
         key = json.dumps([fingerprint, seed, shard])
-        stored = self._data_stored.setdefault(actor, [])
-        if key in stored:
-            return key
         try:
-            recipe = recipe_of(job.data)
-            (done,) = actor.call(
-                "load_data", key, recipe, fingerprint, seed, rows, queue=STEPS
-            )
+            recipe, shared = recipe_of(job.data), None
         except NoRecipe:
-            done = self._send_split(actor, key, job, rows)
-        wait_for_result(actor, done)
-        stored[:] = [*stored, key][-MAX_DATA_SETS:]
-        return key
-
-    def _send_split(
-        self, actor: RemoteActor, key: str, job: Job, rows: np.ndarray | None
-    ) -> Future:
-        if rows is not None:  # a shard is for one actor alone
-            payload = self._cluster.put(portable(job.train.take(rows)))
-        else:
-            _, payload = self._payload_of(key, lambda: portable(job.train))
-        (done,) = actor.call("receive_data", key, payload, rows, queue=STEPS)
-        return done
+            recipe = None
+            shared = self.share(
+                key,
+                lambda: portable(job.train if rows is None else job.train.take(rows)),
+            ).shared
+        return DataSource(key, rows, seed, fingerprint, recipe, shared)

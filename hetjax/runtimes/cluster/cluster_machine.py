@@ -5,18 +5,15 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from hetjax.data.dataset_checks import is_whole
-from hetjax.engine.step_runner import ALONE
+from hetjax.arguments import Count, Whole, as_kind, checked
 from hetjax.machine import ScriptedFault
-from hetjax.machine.types import WorkerInfo
 from hetjax.runtimes.cluster.actor_pool import ActorPool, wait_until_started
 from hetjax.runtimes.cluster.node_slots import (
     Resources,
-    Slot,
     check_resources,
     describe_nodes,
     slots_on,
@@ -24,24 +21,30 @@ from hetjax.runtimes.cluster.node_slots import (
 from hetjax.runtimes.cluster.worker_group import Cluster
 from hetjax.runtimes.real.real_machine import (
     RealMachine,
-    check_slowdown,
-    check_step_mode,
+    Slowdown,
+    Slowdowns,
     slowdowns_of,
 )
 from hetjax.summaries import counted
 
+ActorStepMode = Literal["dispatch", "fused", "unrolled", None]
 
+
+@checked
 @dataclass(frozen=True)
 class ClusterWorker:
     """A worker with its own process, on a node of a cluster."""
+
+    device_name: ClassVar[str] = ""  # it shares no device
 
     name: str
     node: str  # the node's name; "": a joiner's, which is not known yet
     kind: str  # of device; workers of one kind run the same programs
     resources: Mapping[str, float]  # that the worker occupies on its node, by name
-    slowdown: float = 1.0  # factor on the time of a step, by waiting after each
+    slowdown: Slowdown = 1.0  # on the time of a step: it waits after each
 
 
+@checked
 @dataclass(frozen=True)
 class ClusterMachine(RealMachine):
     """Workers of a cluster, made by `hetjax.cluster_machine`.
@@ -55,12 +58,9 @@ class ClusterMachine(RealMachine):
     workers: tuple[ClusterWorker, ...]
     pool: ActorPool = field(compare=False)
     faults: tuple[ScriptedFault, ...] = ()
-    step_mode: str | None = None  # how K local steps run; None: measure and choose
+    step_mode: ActorStepMode = None  # how K local steps run; None: measure and choose
     # the arguments of `cluster_machine`, from which the machine can be made again
     request: Mapping[str, Any] = field(default_factory=dict, compare=False)
-
-    def __post_init__(self):
-        self.check(ALONE)
 
     def __repr__(self) -> str:
         number = counted(len(self.workers), "worker")
@@ -92,11 +92,10 @@ class ClusterMachine(RealMachine):
         arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
         return super().record() | {"call": f"hetjax.cluster_machine({arguments})"}
 
-    def infos(self, costs: Mapping[str, tuple[float, float]]) -> tuple[WorkerInfo, ...]:
-        """The workers as policies see them; `costs` as for a `LocalMachine`."""
-        names = [w.name for w in self.workers]
-        away = set(names) - self.pool.names
-        return self.infos_of(costs, devices=[""] * len(names), away=away)
+    @property
+    def away(self) -> set[str]:
+        """The names of the workers that are not there when a run begins."""
+        return super().away | {w.name for w in self.workers} - self.pool.names
 
     @property
     def present(self) -> "ClusterMachine":
@@ -108,16 +107,17 @@ class ClusterMachine(RealMachine):
 _machines = itertools.count(1)
 
 
+@checked
 def cluster_machine(
     address: str = "auto",
     *,
-    workers: int | None = None,
+    workers: Count | None = None,
     resources: Resources | Sequence[Resources] | None = None,
-    local_workers: int | None = None,
-    joiners: int = 0,
-    slowdown: float | Sequence[float] | Mapping[str, float] = 1.0,
+    local_workers: Count | None = None,
+    joiners: Whole = 0,
+    slowdown: Slowdowns = 1.0,
     faults: Sequence[ScriptedFault] = (),
-    step_mode: str | None = None,
+    step_mode: ActorStepMode = None,
 ) -> ClusterMachine:
     """Return the workers of a Ray cluster as a machine for real runs.
 
@@ -137,11 +137,9 @@ def cluster_machine(
     Errors: ImportError without the extra hetjax[cluster]; ValueError if the cluster
     does not exist or has no room for the workers, or if their processes do not start.
     """
-    # before a cluster is started
-    _check_arguments(address, workers, resources, local_workers, joiners)
-    check_step_mode(step_mode, ALONE)
-    for factor in _factors(slowdown):
-        check_slowdown(factor)
+    check_resources(resources, workers or local_workers)
+    if isinstance(slowdown, Mapping):  # before a cluster is started
+        slowdown = {k: as_kind("slowdown", v, Slowdown) for k, v in slowdown.items()}
     from hetjax.runtimes.cluster import ray_cluster  # imports Ray, which takes a while
 
     cluster = ray_cluster.connect(address, local_workers)
@@ -157,7 +155,7 @@ def cluster_machine(
         machine = make_machine(
             cluster,
             workers=workers or local_workers,
-            resources={"CPU": 1} if local_workers and resources is None else resources,
+            resources=resources or ({"CPU": 1} if local_workers else None),
             joiners=joiners,
             slowdown=slowdown,
             faults=faults,
@@ -169,51 +167,15 @@ def cluster_machine(
     return dataclasses.replace(machine, request=request)
 
 
-def _check_arguments(
-    address: str,
-    workers: int | None,
-    resources: Resources | Sequence[Resources] | None,
-    local_workers: int | None,
-    joiners: int,
-) -> None:
-    """Raise a ValueError for arguments that no cluster could satisfy."""
-    for name, count in (("workers", workers), ("local_workers", local_workers)):
-        if count is not None and not (is_whole(count) and count >= 1):
-            raise ValueError(f"{name}={count!r}: must be a whole number, at least 1")
-    if not isinstance(address, str):
-        raise ValueError(f"address={address!r}: must be host:port, as 10.0.0.1:6379")
-    if not (is_whole(joiners) and joiners >= 0):
-        raise ValueError(f"joiners={joiners!r}: must be a whole number, at least 0")
-    check_resources(resources)
-    wanted = workers or local_workers
-    if resources is None or isinstance(resources, Mapping) or wanted is None:
-        return
-    if len(resources) != wanted:
-        name = "workers" if workers else "local_workers"
-        raise ValueError(
-            f"resources has {len(resources)} entries, but {name}={wanted}: pass one "
-            "entry per worker, or one mapping for all workers"
-        )
-
-
-def _factors(
-    slowdown: float | Sequence[float] | Mapping[str, float],
-) -> Iterable[float]:
-    """The factors of a slowdown in any of its forms."""
-    if isinstance(slowdown, Mapping):
-        return slowdown.values()
-    return [slowdown] if isinstance(slowdown, int | float) else slowdown
-
-
 def make_machine(
     cluster: Cluster,
     *,
     workers: int | None = None,
     resources: Resources | Sequence[Resources] | None = None,
     joiners: int = 0,
-    slowdown: float | Sequence[float] | Mapping[str, float] = 1.0,
+    slowdown: Slowdowns = 1.0,
     faults: Sequence[ScriptedFault] = (),
-    step_mode: str | None = None,
+    step_mode: ActorStepMode = None,
 ) -> ClusterMachine:
     """Start an actor for every worker of a cluster; see `cluster_machine`."""
     nodes = cluster.nodes()
@@ -229,33 +191,18 @@ def make_machine(
     factors = slowdowns_of(slowdown, names)
     pool = ActorPool(cluster, resources, next(_machines))
     try:
-        started = {slot.name: pool.start(slot, slot.name) for slot in slots}
-        kinds = {
-            p.name: wait_until_started(p.name, p, started[p.name]).kind for p in slots
-        }
-        return _build_machine(pool, slots, names, kinds, factors, faults, step_mode)
+        started = [pool.start(slot, slot.name) for slot in slots]
+        kinds = [
+            wait_until_started(p.name, p, actor).kind
+            for p, actor in zip(slots, started, strict=True)
+        ]
+        # joiners are like the first worker
+        kinds += joiners * kinds[:1]
+        nodes = [p.name.rpartition("/")[0] for p in slots] + joiners * [""]
+        wanted = [p.resources for p in [*slots, *(joiners * slots[:1])]]
+        found = zip(names, nodes, kinds, wanted, factors, strict=True)
+        every = tuple(ClusterWorker(*fields) for fields in found)
+        return ClusterMachine(every, pool, tuple(faults), step_mode)
     except BaseException:
         pool.remove_all()
         raise
-
-
-def _build_machine(
-    pool: ActorPool,
-    slots: Sequence[Slot],
-    names: Sequence[str],
-    kinds: Mapping[str, str],
-    factors: Sequence[float],
-    faults: Sequence[ScriptedFault],
-    step_mode: str | None,
-) -> ClusterMachine:
-    """The machine of the workers whose actors were started, and of the joiners."""
-    found = [
-        ClusterWorker(p.name, p.name.rpartition("/")[0], kinds[p.name], p.resources, s)
-        for p, s in zip(slots, factors, strict=False)
-    ]
-    first = found[0]
-    found += [
-        ClusterWorker(name, "", first.kind, first.resources, s)
-        for name, s in list(zip(names, factors, strict=True))[len(slots) :]
-    ]
-    return ClusterMachine(tuple(found), pool, tuple(faults), step_mode)

@@ -2,8 +2,7 @@
 
 The driver has at most the leaves of a replica that merges read: they are sent with a
 round's report, or fetched for a merge, and dropped at the worker's next round. A worker
-that is unreachable at a merge takes part in it as if it had not worked: merges do not
-wait for lost workers.
+that is unreachable at a merge takes part in it as if it had not worked.
 """
 
 import time
@@ -20,14 +19,12 @@ from hetjax.checkpointable import Leaves
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
 from hetjax.engine.programs.task_programs import fetch_fn, merge_fn
-from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.engine.replica_store import Model, ReplicaStore
-from hetjax.engine.tape import GatherReplicas
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.merge.merge_traffic import Change, Exchange, exchange_of
 from hetjax.merge.types import Merge
 from hetjax.merge.worker_stats import WorkerStats
-from hetjax.runtimes.cluster.worker_group import WorkerGroup, replica_queue
+from hetjax.runtimes.cluster.worker_group import REPLICA, STEPS, WorkerGroup
 from hetjax.strategies.types import Strategy
 
 # a worker that merged after each of its last 2 rounds sends the leaves that these
@@ -59,7 +56,7 @@ class ClusterStore(ReplicaStore):
         """`on_unreachable(worker, why)` is called for a worker that does not answer."""
         super().__init__(strategy, job, placement, topology)
         self._group, self._on_unreachable = group, on_unreachable
-        self._queue = replica_queue(self.shared)
+        self._queue = REPLICA if self.shared else STEPS  # during rounds, or between
         self._begin_replica = job.programs.replica(strategy.local, self._requires)
         self._replica_like = jax.eval_shape(self._begin_replica, *self._initial)
         leaves, structure = jax.tree.flatten(self._replica_like)
@@ -82,20 +79,23 @@ class ClusterStore(ReplicaStore):
 
     # -- replicas --------------------------------------------------------------------
 
-    def begin(self, worker: int) -> None:
-        """Let a worker begin a replica from the root's current model."""
-        self._begin(worker, "begin")
+    def _post(self, worker: int, method: str, *args: Any) -> None:
+        self._group.post(worker, method, *args, queue=self._queue)
+
+    def _call(self, worker: int, method: str, *args: Any) -> Future:
+        return self._group.call(worker, method, *args, queue=self._queue)
 
     def reset(self, worker: int) -> None:
         """Reset a worker's replica to the root's model, except for merge buffers."""
         self.discard(worker)
-        self._begin(worker, "reset")
+        self.begin(worker, "reset")
 
-    def _begin(self, worker: int, method: str) -> None:
+    def begin(self, worker: int, method: str = "begin") -> None:
+        """Let a worker begin a replica from the root's current model."""
         model = jax.tree.leaves(self.model())
         if self._root_payload is None:
             self._root_payload = self._group.payload(model)
-        self._group.post(worker, method, self._root_payload, queue=self._queue)
+        self._post(worker, method, self._root_payload)
         self._group.count_sent(worker, model)
         self._known_leaves[worker] = dict(zip(self._model_leaves, model, strict=True))
 
@@ -112,16 +112,15 @@ class ClusterStore(ReplicaStore):
         """Let a worker begin its round with the replica that it has."""
         self._working.add(worker)
         if self.shared:
-            self._group.post(worker, "check_out", queue=self._queue)
+            self._post(worker, "check_out")
         else:
             self._known_leaves[worker] = {}
         self._incoming.pop(worker, None)
         last = self._recent_reads.get(worker, ())
         # a worker that merged after each of its last rounds probably does so again
         often = len(last) == PREDICTING_ROUNDS and all(last)
-        self._group.report_leaves[worker] = (
-            tuple(sorted(set().union(*last))) if often else ()
-        )
+        leaves = tuple(sorted(set().union(*last))) if often else ()
+        self._group.report_leaves[worker] = leaves
 
     def check_in(self, worker: int, replica: Any) -> None:
         """Note that a worker's round has arrived."""
@@ -129,7 +128,7 @@ class ClusterStore(ReplicaStore):
         changed = worker in self._changed
         self._changed.discard(worker)
         if self.shared:
-            self._group.post(worker, "check_in", queue=self._queue)
+            self._post(worker, "check_in")
         self._known_leaves[worker] = {}
         if not changed and replica.numbers:
             self._incoming[worker] = replica
@@ -162,10 +161,7 @@ class ClusterStore(ReplicaStore):
                 continue
             needed = [i for i in numbers if i not in known]
             if needed and worker not in self._unreachable:
-                asked[worker] = (
-                    needed,
-                    self._group.call(worker, "leaves", needed, queue=self._queue),
-                )
+                asked[worker] = needed, self._call(worker, "leaves", needed)
         answers = self._group.results({k: future for k, (_, future) in asked.items()})
         for worker, leaves in answers.items():
             if isinstance(leaves, BaseException):  # the actor is dead, or its device
@@ -173,9 +169,8 @@ class ClusterStore(ReplicaStore):
                 self._on_unreachable(worker, str(leaves))
                 continue
             self._group.count_received(worker, leaves)
-            self._known_leaves[worker].update(
-                zip(asked[worker][0], leaves, strict=True)
-            )
+            found = zip(asked[worker][0], leaves, strict=True)
+            self._known_leaves[worker].update(found)
 
     def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
         """Run a merge on the leaves that `gather` has fetched."""
@@ -215,39 +210,21 @@ class ClusterStore(ReplicaStore):
     def _send(
         self, members: Sequence[int | str], exchange: Exchange, sent: list[jax.Array]
     ) -> None:
-        """Send the changes to the members; arrays for several members are put once."""
-        here = {
-            m: changes
-            for m, changes in zip(members, exchange.changes, strict=True)
-            if isinstance(m, int) and changes and m not in self._unreachable
-        }
-        receivers: dict[int, list[int]] = {}  # by number of an array
-        for worker, changes in here.items():
-            for number in {c.sent for c in changes if c.sent is not None}:
-                receivers.setdefault(number, []).append(worker)
-        together: dict[tuple[int, ...], list[int]] = {}  # numbers by their receivers
-        for number in sorted(receivers):
-            together.setdefault(tuple(receivers[number]), []).append(number)
-        payloads = {
-            several: self._group.payload([sent[number] for number in numbers])
-            for several, numbers in together.items()
-        }
-        for worker, changes in here.items():
-            own = [several for several in together if worker in several]
-            order = [number for several in own for number in together[several]]
-            position = {number: k for k, number in enumerate(order)}
+        """Send the changes to the members; the same arrays for several are put once."""
+        payloads: dict[tuple[int, ...], Any] = {}  # by the numbers of their arrays
+        for worker, changes in zip(members, exchange.changes, strict=True):
+            if isinstance(worker, str) or not changes or worker in self._unreachable:
+                continue
+            numbers = tuple(sorted({c.sent for c in changes if c.sent is not None}))
+            arrays = [sent[number] for number in numbers]
+            if numbers not in payloads:
+                payloads[numbers] = self._group.payload(arrays)
             renumbered = [
-                c if c.sent is None else c._replace(sent=position[c.sent])
+                c if c.sent is None else c._replace(sent=numbers.index(c.sent))
                 for c in changes
             ]
-            self._group.post(
-                worker,
-                "apply_changes",
-                renumbered,
-                *(payloads[s] for s in own),
-                queue=self._queue,
-            )
-            self._group.count_sent(worker, [sent[number] for number in order])
+            self._post(worker, "apply_changes", renumbered, payloads[numbers])
+            self._group.count_sent(worker, arrays)
             self._note_changes(worker, changes, sent)
 
     def _note_changes(
@@ -278,51 +255,37 @@ class ClusterStore(ReplicaStore):
         return jax.tree.unflatten(self._model_structure, found)
 
     def _exchange(self, action: MergeAction) -> Exchange:
-        """The exchange of a merge of this kind; it is found once."""
-        merge, members = self.merge_of(action.node), (*action.members, *action.partners)
+        merge, op = self.merge_of(action.node), action.op
+        members = (*action.members, *action.partners)
         kinds = tuple(self.merge_of(m) if isinstance(m, str) else None for m in members)
-        key = (
-            "exchange",
-            merge,
-            action.op,
-            kinds,
-            self._strategy.local,
-            self._requires,
-        )
-        return self._programs.once(
-            key, lambda: self._find_exchange(merge, action.op, kinds)
-        )
-
-    def _find_exchange(
-        self, merge: Merge, op: MergeOp, kinds: Sequence[Merge | None]
-    ) -> Exchange:
-        fetch, apply = fetch_fn(merge), merge_fn(merge)
 
         def merged(state: Any, replicas: tuple, stats: Any) -> tuple:
             if op == MergeOp.FETCH:
-                return state, fetch(state, replicas)
-            return apply(state, replicas, stats, op)
+                return state, fetch_fn(merge)(state, replicas)
+            return merge_fn(merge)(state, replicas, stats, op)
 
         def state_of(merge: Merge) -> Any:
             return jax.eval_shape(self._programs.state(merge), *self._initial)
 
-        replicas = [
-            self._replica_like
-            if kind is None
-            else jax.eval_shape(self._programs.as_member(kind), state_of(kind))
-            for kind in kinds
-        ]
-        stats = jax.ShapeDtypeStruct(
-            (len(WorkerStats._fields), len(kinds)), jnp.float32
-        )
-        local = [kind is not None for kind in kinds]
-        return exchange_of(merged, state_of(merge), replicas, stats, local)
+        def find() -> Exchange:
+            replicas = [
+                self._replica_like
+                if kind is None
+                else jax.eval_shape(self._programs.as_member(kind), state_of(kind))
+                for kind in kinds
+            ]
+            shape = (len(WorkerStats._fields), len(kinds))
+            stats = jax.ShapeDtypeStruct(shape, jnp.float32)
+            local = [kind is not None for kind in kinds]
+            return exchange_of(merged, state_of(merge), replicas, stats, local)
+
+        key = ("exchange", merge, op, kinds, self._strategy.local, self._requires)
+        return self._programs.once(key, find)
 
     def traffic(self) -> list[tuple[int, int]]:
         """Return (bytes received from, bytes sent to) each worker."""
-        return list(
-            zip(self._group.bytes_received, self._group.bytes_sent, strict=True)
-        )
+        group = self._group
+        return list(zip(group.bytes_received, group.bytes_sent, strict=True))
 
     # -- checkpoints -------------------------------------------------------------------
 
@@ -332,12 +295,11 @@ class ClusterStore(ReplicaStore):
         ready = [k for k in self._known_leaves if self.shared or k not in self._working]
         changed = [k for k in self._working if k in self._changed]
         replicas = self._all_leaves("leaves", ready)
-        before = self._all_leaves("leaves_before", changed)
         return {
             "root": Leaves(jax.tree.leaves(self._nodes[ROOT])),
             "nodes": {n: Leaves(jax.tree.leaves(s)) for n, s in self._nodes.items()},
             "replicas": replicas,
-            "before": before,
+            "before": self._all_leaves("leaves_before", changed),
             "working": sorted(self._working & set(self._known_leaves)),
             "gone": sorted(self._lost_at_snapshot),
             "traffic": [self._group.bytes_received, self._group.bytes_sent],
@@ -345,7 +307,7 @@ class ClusterStore(ReplicaStore):
 
     def _all_leaves(self, method: str, workers: Sequence[int]) -> dict[int, Leaves]:
         """All leaves of the replicas of those of these workers that are reachable."""
-        asked = {k: self._group.call(k, method, queue=self._queue) for k in workers}
+        asked = {k: self._call(k, method) for k in workers}
         found = {}
         for worker, leaves in self._group.results(asked).items():
             if isinstance(leaves, BaseException):  # run and snapshot lose the worker
@@ -362,7 +324,7 @@ class ClusterStore(ReplicaStore):
         for worker in {*saved["replicas"], *saved["working"]}:
             replica = saved["replicas"].get(worker)
             before = saved["before"].get(worker)
-            self._group.post(worker, "restore", replica, before, queue=self._queue)
+            self._post(worker, "restore", replica, before)
             self._known_leaves[worker] = {}
         for worker in saved["gone"]:  # its work since its last merge is lost
             self._known_leaves[worker] = {}
@@ -378,34 +340,11 @@ class ClusterStore(ReplicaStore):
 
     def leaves_of(self, replica: Any) -> list[Any]:
         """Return all arrays of the replica of a round that has arrived."""
-        queue = self._queue
-        found = self._group.call(replica.worker, "leaves_after", queue=queue)
-        return Leaves(self._group.result(replica.worker, found))
+        worker = replica.worker
+        return Leaves(self._group.result(worker, self._call(worker, "leaves_after")))
 
     def replica_of(self, worker: int, leaves: list[Any]) -> Any:
         """Restore the replica of a round that was saved with its outcome."""
         tree.filled(self._replica_like, leaves, f"the replica of worker {worker}")
-        self._group.post(worker, "restore_after", leaves, queue=self._queue)
+        self._post(worker, "restore_after", leaves)
         return ArrivedReplica(worker, (), Future())
-
-
-class ClusterPlayer(ReferencePlayer):
-    """Plays a tape on a cluster: members may be unreachable, and bytes are counted."""
-
-    store: ClusterStore
-
-    def __init__(self, *args: Any, nodes: Callable[[], Sequence[str]]):
-        """Like `ReferencePlayer`; `nodes()` are those of all workers at present."""
-        super().__init__(*args)
-        self._nodes = nodes
-
-    def open(self) -> None:
-        """Make the initial model."""
-        super().open()
-        self.traits = self.traits._replace(
-            traffic=self.store.traffic, nodes=self._nodes, may_be_unreachable=True
-        )
-        self.plays = {
-            **self.plays,
-            GatherReplicas: lambda e: self.store.gather(e.action),
-        }

@@ -52,25 +52,20 @@ def slots_on(
         counts[kind] += 1
         found.append(Slot(node, name, dict(wanted)))
 
+    room = {node.id: dict(node.resources) for node in nodes}
     if resources is not None and not isinstance(resources, Mapping):
-        left = {node.id: dict(node.resources) for node in nodes}
         for k, wanted in enumerate(resources):
-            node = next((n for n in nodes if _fits(wanted, left[n.id])), None)
+            node = next((n for n in nodes if _take(wanted, room[n.id])), None)
             if node is None:
                 raise ValueError(
                     f"resources[{k}] is {dict(wanted)}, but no node has this left: "
                     f"{describe_nodes(nodes)}"
                 )
-            for name, number in wanted.items():
-                left[node.id][name] -= number
             add(node, wanted)
         return found
     for node in nodes:
         wanted = _default_resources(node) if resources is None else resources
-        room = dict(node.resources)
-        while wanted and _fits(wanted, room):
-            for name, number in wanted.items():
-                room[name] -= number
+        while wanted and _take(wanted, room[node.id]):
             add(node, wanted)
     return found
 
@@ -85,7 +80,7 @@ def find_slot(
 ) -> Slot | None:
     """A free slot with the `wanted` resources, if possible on the node `prefer`.
 
-    `allocated` lists (node's id, resources) of the existing workers. Without
+    `taken` lists (node's id, resources) of the existing workers. Without
     `resources` (see `slots_on`) the slot has the default resources of its node, if
     their platform is that of the wanted ones.
     """
@@ -99,7 +94,7 @@ def find_slot(
             if where == node.id:
                 for name, number in some.items():
                     room[name] = room.get(name, 0) - number
-        if _fits(mine, room):
+        if _take(mine, room):
             return Slot(node, names[node.id], mine)
     return None
 
@@ -114,26 +109,37 @@ def _default_resources(node: ClusterNode) -> Resources:
     return {"CPU": cpus} if cpus else {}
 
 
-def check_resources(resources: Resources | Sequence[Resources] | None) -> None:
-    """Raise a ValueError unless the resources are positive numbers by name."""
+def check_resources(
+    resources: Resources | Sequence[Resources] | None, workers: int | None
+) -> None:
+    """Raise a ValueError unless these are positive numbers by name, or one for each."""
     if resources is None:
         return
     several = [resources] if isinstance(resources, Mapping) else resources
-    if not several or not all(map(_are_positive, several)):
+    good = bool(several)
+    for one in several:
+        numbers = list(one.values()) if isinstance(one, Mapping) else []
+        good = good and bool(numbers)
+        good = good and all(isinstance(n, int | float) and n > 0 for n in numbers)
+    if not good:
         raise ValueError(
             f"resources={resources!r}: must be positive numbers by name, as "
             '{"CPU": 4}, or a list of such mappings'
         )
+    if several is resources and workers is not None and len(resources) != workers:
+        raise ValueError(
+            f"resources has {len(resources)} entries for {workers} workers: pass one "
+            "entry per worker, or one mapping for all workers"
+        )
 
 
-def _are_positive(wanted: Resources) -> bool:
-    numbers = list(wanted.values()) if isinstance(wanted, Mapping) else []
-    good = [isinstance(n, int | float) and n > 0 for n in numbers]
-    return bool(good) and all(good)
-
-
-def _fits(wanted: Resources, room: Resources) -> bool:
-    return all(room.get(name, 0) >= number for name, number in wanted.items())
+def _take(wanted: Resources, room: dict[str, float]) -> bool:
+    """Take the resources from the room, if they fit."""
+    if any(room.get(name, 0) < number for name, number in wanted.items()):
+        return False
+    for name, number in wanted.items():
+        room[name] -= number
+    return True
 
 
 def node_names(nodes: Sequence[ClusterNode]) -> dict[str, str]:
@@ -158,7 +164,6 @@ def describe_nodes(nodes: Sequence[ClusterNode]) -> str:
 
 
 def _shown_resources(node: ClusterNode) -> list[str]:
-    """The resources that are shown to users."""
     hidden = ("memory", "object_store_memory")
     return ["CPU"] + sorted(
         name

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetjax.engine.capabilities import Unreachable
 from hetjax.runtimes.cluster.actor import WorkerActor
@@ -107,6 +107,10 @@ class RayCluster:
                 "picklable, including the globals that their functions use"
             ) from None
 
+    def share(self, value: Any) -> "RayValue":
+        """Put a value that actors fetch if they need it. Errors: as of `put`."""
+        return RayValue(self.put(value))
+
     def close(self) -> None:
         """Disconnect if `connect` connected this process and no other object needs it.
 
@@ -122,6 +126,16 @@ class RayCluster:
             ray.shutdown()
 
 
+class RayValue(NamedTuple):
+    """A reference that arrives as it is, and not as its value."""
+
+    reference: Any
+
+    def get(self) -> Any:
+        """Return the value."""
+        return ray.get(self.reference)
+
+
 class RayActor:
     """The driver's handle of an actor."""
 
@@ -130,12 +144,12 @@ class RayActor:
         self._actor, self.node = actor, node
 
     def call(
-        self, method: str, *args: Any, queue: str, label: str = "", parts: int = 1
+        self, method: str, *args: Any, queue: str, parts: int = 1
     ) -> Sequence[Future]:
         """Call a method of the actor; return a future for each part of its result."""
         found = (
             getattr(self._actor, method)
-            .options(concurrency_group=queue, num_returns=parts, name=label or method)
+            .options(concurrency_group=queue, num_returns=parts, name=method)
             .remote(*args)
         )
         futures = []
@@ -214,7 +228,8 @@ def connect(address: str, local_workers: int | None) -> RayCluster:
 def running_address() -> str:
     """The address of this machine's cluster: RAY_ADDRESS, or as Ray wrote it to a file.
 
-    The file outlives a cluster that dies, and `ray.init` does not check it.
+    The file outlives a cluster that dies: for one that does not answer, `ray.init`
+    waits two minutes, and then ends the process.
     """
     given = os.environ.get("RAY_ADDRESS", "auto")
     if given != "auto":

@@ -1,8 +1,8 @@
 """Supervision of the actors: new ones replace lost ones, and use nodes that join.
 
-A worker whose actor or node is lost is vacant; `joiners` are vacant from the start. A
-thread of the driver looks for nodes with room for vacant workers, and lets a worker
-join when its new actor is ready for the run.
+A worker whose actor or node is lost is vacant; `joiners` are vacant from the start.
+Ray's own restarts (`max_restarts`) do not serve: they ask for the resources that the
+lost actor had, but a new node may have others, and an actor has to be made ready.
 """
 
 import threading
@@ -23,14 +23,11 @@ from hetjax.runtimes.cluster.worker_group import (
     RemoteActor,
     WorkerGroup,
 )
+from hetjax.runtimes.real.worker_reports import Appeared, Vanished
 
 POLL_INTERVAL = 1.0  # [s] between searches for nodes with room
 RETRY_PAUSE = 20.0  # [s] until another actor is started after one that failed
 GRACE_PERIOD = 30.0  # [s] that a run without workers waits for a node with room
-
-
-def _already_adopted() -> None:
-    """Do nothing: the worker has its actor already."""
 
 
 class Supervisor:
@@ -41,18 +38,14 @@ class Supervisor:
         machine: ClusterMachine,
         group: WorkerGroup,
         prepare: Callable[[int, RemoteActor], None],
-        *,
-        appeared: Callable[[int, str, Callable[[], None]], None],
-        vanished: Callable[..., None],
+        report: Callable[[Appeared | Vanished], None],
     ):
         """`prepare(worker, actor)` makes a new actor ready for the run.
 
-        `appeared(worker, why, adopt)` reports that the worker can take rounds once
-        `adopt` was called; `vanished(worker, why, again=)` that it is lost, or (again)
-        why it still is.
+        `report` tells the clock that a worker is lost, or may take rounds again.
         """
-        self._machine, self._group, self._prepare = machine, group, prepare
-        self._appeared, self._vanished = appeared, vanished
+        self._machine, self._group = machine, group
+        self._prepare, self._report = prepare, report
         self._vacant: dict[int, float] = {}  # worker -> since when [s], or -inf
         self._unresponsive: set[int] = set()  # workers that may still answer
         self._to_remove: list[str] = []  # names of lost workers, for the pool
@@ -76,7 +69,7 @@ class Supervisor:
         scripted = absent_at_first(self._machine.faults)
         for worker in self._group.present:
             if worker in lost and self._machine.workers[worker].name not in scripted:
-                self._appeared(worker, "it has a new process", _already_adopted)
+                self._report(Appeared(worker, "it has a new process"))
         self._thread.start()
 
     @property
@@ -97,7 +90,7 @@ class Supervisor:
         with self._lock:
             if not self._group.is_current(worker, actor):
                 return  # it was reported when the actor was removed
-            self._vanished(worker, why)
+            self._report(Vanished(worker, why))
             self._group.actors[worker] = None
             self._unresponsive.discard(worker)
             self._vacant[worker] = time.monotonic()
@@ -112,18 +105,17 @@ class Supervisor:
         with self._lock:
             if not self._group.is_current(worker, actor):
                 return
-            self._vanished(worker, why)
+            self._report(Vanished(worker, why))
             if worker in self._unresponsive:
                 return
             self._unresponsive.add(worker)
-        threading.Thread(
-            target=self._await_status, args=(worker, actor), daemon=True
-        ).start()
 
-    def _await_status(self, worker: int, actor: RemoteActor) -> None:
-        """Ask for a status, which comes when the actor continues, or is dead."""
-        (found,) = actor.call("status", queue=HEALTH)
-        found.add_done_callback(partial(self._on_status, worker, actor))
+        def ask() -> None:  # the answer comes when the actor continues, or is dead
+            assert actor is not None
+            (found,) = actor.call("is_compiling", queue=HEALTH)
+            found.add_done_callback(partial(self._on_status, worker, actor))
+
+        threading.Thread(target=ask, daemon=True).start()
 
     def _on_status(self, worker: int, actor: RemoteActor, future: Future) -> None:
         error = future.exception()
@@ -134,7 +126,7 @@ class Supervisor:
             if worker not in self._unresponsive or self._closed.is_set():
                 return
             self._unresponsive.discard(worker)
-            self._appeared(worker, "answers again", _already_adopted)
+            self._report(Appeared(worker, "answers again"))
 
     def remove(self, workers: Collection[int]) -> None:
         """End the actors of these workers, when the run is over."""
@@ -173,7 +165,6 @@ class Supervisor:
             self._machine.pool.remove(name)
 
     def _fill(self, worker: int, since: float) -> None:
-        """Start an actor for a vacant worker, if a node has room for it."""
         if time.monotonic() < self._retry_after.get(worker, 0.0):
             return
         spec = self._machine.workers[worker]
@@ -197,7 +188,7 @@ class Supervisor:
             self._still_lost(worker, f"its new process did not start: {error}")
 
     def _still_lost(self, worker: int, why: str) -> None:
-        self._vanished(worker, why, again=True)
+        self._report(Vanished(worker, why, again=True))
 
     def _start(self, worker: int, spec: ClusterWorker, slot: Slot) -> None:
         pool = self._machine.pool
@@ -228,7 +219,7 @@ class Supervisor:
 
         with self._lock:
             self._vacant.pop(worker, None)
-        self._appeared(worker, f"{again} on {slot.name}", adopt)
+        self._report(Appeared(worker, f"{again} on {slot.name}", adopt))
 
     def _slot_for(self, spec: ClusterWorker) -> Slot | None:
         pool = self._machine.pool

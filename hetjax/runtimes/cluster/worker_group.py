@@ -6,13 +6,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from hetjax.engine.capabilities import Unreachable
-from hetjax.runtimes.cluster.actor import ActorStatus
+from hetjax.runtimes.cluster.actor import SharedValue
+from hetjax.runtimes.cluster.actor_run import RoundCall
 from hetjax.runtimes.cluster.node_slots import ClusterNode
 
 # an actor runs the calls of one queue one by one, in the order in which they were made
@@ -27,13 +27,12 @@ class RemoteActor(Protocol):
     node: ClusterNode
 
     def call(
-        self, method: str, *args: Any, queue: str, label: str = "", parts: int = 1
+        self, method: str, *args: Any, queue: str, parts: int = 1
     ) -> Sequence[Future]:
         """Call a method that returns `parts` values; return a future for each.
 
         The futures raise `hetjax.engine.capabilities.Unreachable` if the actor is dead.
-        Payloads among the arguments arrive as the values that were put. The `label` is
-        for dashboards.
+        Payloads among the arguments arrive as the values that were put.
         """
         ...
 
@@ -62,6 +61,13 @@ class Cluster(Protocol):
         """Return a payload: each node fetches the value once for all its actors."""
         ...
 
+    def share(self, value: Any) -> SharedValue:
+        """Put a value that actors fetch if they need it.
+
+        Errors: ValueError if it cannot be pickled.
+        """
+        ...
+
     def close(self) -> None:
         """Disconnect from the cluster; end it if it was started here."""
         ...
@@ -77,9 +83,9 @@ class _NoActor:
     """The actor of a worker without one: every call fails."""
 
     def call(
-        self, method: str, *args: Any, queue: str, label: str = "", parts: int = 1
+        self, method: str, *args: Any, queue: str, parts: int = 1
     ) -> Sequence[Future]:
-        del method, args, queue, label
+        del method, args, queue
         found = [Future() for _ in range(parts)]
         for future in found:
             future.set_exception(Unreachable("it has no process"))
@@ -120,34 +126,28 @@ class WorkerGroup:
 
     def call(self, worker: int, method: str, *args: Any, queue: str = STEPS) -> Future:
         """Call a method of a worker's run; a lost worker's future is Unreachable."""
-        (found,) = self.call_parts(worker, method, *args, queue=queue, parts=1)
+        (found,) = self._actor(worker).call("call_run", method, *args, queue=queue)
         return found
 
     def post(self, worker: int, method: str, *args: Any, queue: str) -> None:
-        """Call a method without waiting for it; `on_failed` is called for errors."""
+        """Call a method of a worker's run without waiting for it.
+
+        Its own error is that of the worker's next report.
+        """
         actor = self.actors[worker]
-        future = self.call(worker, method, *args, queue=queue)
-        future.add_done_callback(partial(self._check_result, worker, actor))
 
-    def _check_result(
-        self, worker: int, actor: RemoteActor | None, future: Future
-    ) -> None:
-        error = future.exception()
-        if error is not None and actor is not None:  # else it was lost before
-            self.on_failed(worker, actor, error)
+        def check(future: Future) -> None:
+            error = future.exception()
+            if error is not None and actor is not None:  # else it was lost before
+                self.on_failed(worker, actor, error)
 
-    def call_parts(
-        self,
-        worker: int,
-        method: str,
-        *args: Any,
-        parts: int,
-        queue: str = STEPS,
-        label: str = "",
-    ) -> Sequence[Future]:
-        """Like `call`, for a method that returns several parts: a future for each."""
+        (found,) = self._actor(worker).call("post_run", method, *args, queue=queue)
+        found.add_done_callback(check)
+
+    def run_round(self, worker: int, local_round: RoundCall) -> Sequence[Future]:
+        """Start a round; return the futures of its report, and of its leaves."""
         return self._actor(worker).call(
-            "call_run", method, *args, queue=queue, label=label or method, parts=parts
+            "call_run", "run_round", local_round, queue=STEPS, parts=2
         )
 
     def end_run(self, worker: int) -> Future:
@@ -177,10 +177,9 @@ class WorkerGroup:
 
     def is_compiling(self, worker: int) -> bool:
         """Whether a worker is compiling; False for one that hangs."""
-        (found,) = self._actor(worker).call("status", queue=HEALTH)
+        (found,) = self._actor(worker).call("is_compiling", queue=HEALTH)
         with suppress(TimeoutError, Unreachable):
-            status: ActorStatus = found.result(timeout=STATUS_TIMEOUT)
-            return status.compiling
+            return found.result(timeout=STATUS_TIMEOUT)
         return False
 
     def payload(self, arrays: Sequence[Any]) -> Any:
@@ -196,11 +195,6 @@ class WorkerGroup:
     def count_received(self, worker: int, arrays: Sequence[Any]) -> None:
         """Count the bytes of arrays that a worker has sent."""
         self.bytes_received[worker] += sum(array.nbytes for array in arrays)
-
-
-def replica_queue(shared: bool) -> str:
-    """The queue of a replica's changes: during its rounds if shared, else between."""
-    return REPLICA if shared else STEPS
 
 
 def wait_for_result(actor: RemoteActor | _NoActor, future: Future) -> Any:
@@ -228,7 +222,9 @@ def wait_for(asked: Mapping[int, tuple[RemoteActor | _NoActor, Future]]) -> set[
         }
         if not waiting:
             return unresponsive
-        status = {k: m.call("status", queue=HEALTH)[0] for k, m in waiting.items()}
+        status = {
+            k: m.call("is_compiling", queue=HEALTH)[0] for k, m in waiting.items()
+        }
         wait(status.values(), PATIENCE)
         for k, future in status.items():
             well = future.done() and not isinstance(future.exception(), Unreachable)

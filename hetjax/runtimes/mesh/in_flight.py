@@ -16,7 +16,7 @@ import numpy as np
 
 from hetjax.engine.evaluation import check_weights
 from hetjax.engine.job import Job
-from hetjax.runtimes.mesh.merge_stages import Algorithm
+from hetjax.processes.lifecycle import blame
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 from hetjax.runtimes.mesh.mesh_programs import (
     Spec,
@@ -24,6 +24,7 @@ from hetjax.runtimes.mesh.mesh_programs import (
     begin_program,
     superstep_program,
 )
+from hetjax.runtimes.mesh.stage_program import Algorithm
 from hetjax.runtimes.mesh.superstep import ControlMessage, Numbers, Superstep, pack
 
 
@@ -46,15 +47,13 @@ class ProgramsInFlight:
         held_out: Any,
         *,
         ahead: int,
-        explain: Callable[[Exception], Exception],
     ):
         """Up to `ahead` launches may queue behind the running one.
 
-        `held_out` is on the devices. `explain` returns the true cause of an error that
-        a collective raised.
+        `held_out` is on the devices.
         """
         self._algorithm, self._layout, self._job = algorithm, layout, job
-        self._held_out, self._ahead, self._explain = held_out, ahead, explain
+        self._held_out, self._ahead = held_out, ahead
         self._in_flight: deque[Launch] = deque()
         self._compiled: set[Any] = set()
         self._replicas: Any = None
@@ -164,7 +163,6 @@ class ProgramsInFlight:
             self.finish()
 
     def _make_room(self) -> None:
-        """Wait until the queue has room for another launch."""
         while len(self._in_flight) > self._ahead:
             self.finish()
 
@@ -191,7 +189,7 @@ class ProgramsInFlight:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """If a program fails, stop launching, and name the process that died, if any.
+        """If a program fails, stop launching; say so if a process may have died.
 
         The results of a failed collective raise a ValueError where they are used.
         """
@@ -199,7 +197,7 @@ class ProgramsInFlight:
             yield
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             self.failed = True
-            if (reason := self._explain(error)) is error:
+            if (reason := blame(error)) is error:
                 raise
             raise reason from error
 
@@ -211,5 +209,4 @@ def _local_shards(x: jax.Array) -> np.ndarray:
 
 
 def _on_host(x: jax.Array) -> np.ndarray:
-    """Copy an array that is the same on all devices to the host."""
     return np.asarray(x.addressable_shards[0].data)

@@ -3,32 +3,18 @@
 A policy requests one merge after another: a node of a tree, its sibling, their parent.
 Merges of different workers and nodes commute, so siblings go into one stage: a single
 collective, in which every group of the mesh axis merges on its own. This needs nodes
-that consist of whole devices; other nodes merge one by one. `StagePlanner` plans the
-stages on the host, and `run_stage` runs one inside the program of a superstep.
+that consist of whole devices; other nodes merge one by one.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from hetjax.data.batching import Batch
-from hetjax.engine.programs.task_programs import Programs, applied
-from hetjax.local import LocalUpdate
 from hetjax.machine import ROOT, MergeAction, MergeOp, Topology
-from hetjax.merge.group import Group
-from hetjax.merge.group_merges import over_axis
-from hetjax.merge.masking import masked
-from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
-from hetjax.replica import Replica, Requires
-from hetjax.runtimes.mesh.mesh_layout import AXIS, MeshLayout
-from hetjax.tree import PyTree
+from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 
-_ACCURACY = WorkerStats._fields.index("accuracy")
 _WORKER = WorkerStats._fields.index("worker")
 _OF_NODE = [WorkerStats._fields.index(n) for n in ("server_steps", "num_workers")]
 
@@ -132,13 +118,10 @@ class StagePlanner:
         )
 
     def _outline(self, actions: Sequence[MergeAction]) -> list["_Outline"]:
-        """The stages of these merges, without their statistics."""
-        outlines = []
-        for numbers in self._commuting(actions):
-            together = [actions[i] for i in numbers]
-            stage = self._stage(together)
-            outlines.append(self._tables(stage, together, numbers))
-        return outlines
+        return [
+            self._tables([actions[i] for i in numbers], numbers)
+            for numbers in self._commuting(actions)
+        ]
 
     def _commuting(self, actions: Sequence[MergeAction]) -> list[list[int]]:
         """Group the numbers of merges of one kind, on different workers and nodes."""
@@ -160,23 +143,19 @@ class StagePlanner:
         members = any(isinstance(m, str) for m in action.members)
         return (action.op, level, members, "" if along else action.node)
 
-    def _stage(self, actions: Sequence[MergeAction]) -> Stage:
-        first, topology = actions[0], self._topology
-        level = topology.level(first.node)
+    def _stage(self, first: MergeAction) -> Stage:
+        level = self._topology.level(first.node)
         along = level in self._aligned
         nodes = [m for m in first.members if isinstance(m, str)]
-        groups = self._axis_groups(level) if along else None
-        keys = dict.fromkeys(map(self._key, nodes))
+        above = tuple(self._nodes_above(nodes)) if along and nodes else None
         return Stage(
             level=self.level_of(first.node),
             op=first.op,
             state=self._key(first.node),
-            members=tuple(keys),
+            members=tuple(dict.fromkeys(map(self._key, nodes))),
             along_axis=along,
-            axis_groups=groups,
-            replicated_over=tuple(self._nodes_above(nodes))
-            if along and nodes
-            else None,
+            axis_groups=self._axis_groups(level) if along else None,
+            replicated_over=above,
             whole=False,
         )
 
@@ -189,9 +168,10 @@ class StagePlanner:
         return tuple(groups) if len(groups) > 1 else None
 
     def _tables(
-        self, stage: Stage, together: Sequence[MergeAction], numbers: list[int]
+        self, together: Sequence[MergeAction], numbers: list[int]
     ) -> "_Outline":
         """Return a stage's outline: which members take part, on which devices."""
+        stage = self._stage(together[0])
         devices, fields = len(self._layout.devices), len(WorkerStats._fields)
         if not stage.along_axis and stage.members:  # the same tuple on every device
             (only,) = together
@@ -201,7 +181,10 @@ class StagePlanner:
             table = np.zeros((devices, fields, n), np.float32)
             stage = stage._replace(whole=True)
             return _Outline(stage, numbers, table, where, present, covers_all=True)
-        names = self._member_names(stage)
+        # of all members along the axis, as in `WorkerStats.worker`
+        names = np.arange(self._layout.num_workers)
+        if stage.replicated_over is not None:
+            names = np.full(max(stage.replicated_over) + 1, -1)
         of_workers = stage.replicated_over is None
         per_device = self._layout.workers_per_device if of_workers else 1
         table = np.zeros((devices, fields, len(names)), np.float32)
@@ -228,12 +211,6 @@ class StagePlanner:
         stage = stage._replace(whole=whole)
         return _Outline(stage, numbers, table, where, present, covers_all)
 
-    def _member_names(self, stage: Stage) -> np.ndarray:
-        """The numbers of all members along the axis, as in `WorkerStats.worker`."""
-        if stage.replicated_over is None:
-            return np.arange(self._layout.num_workers)
-        return np.full(max(stage.replicated_over) + 1, -1)
-
     def _nodes_above(self, some: Sequence[str]) -> list[int]:
         """For each device, the number of the node above it at the level of `some`.
 
@@ -253,7 +230,6 @@ class StagePlanner:
         ]
 
     def _devices(self, member: int | str) -> list[int]:
-        """The devices of a worker, or of the workers below a node."""
         workers = self._topology.workers_of(member)
         return sorted({self._layout.place(k)[0] for k in workers})
 
@@ -276,124 +252,3 @@ def _aligned_levels(layout: MeshLayout, topology: Topology) -> frozenset[int]:
         if not fits or len(below) > 1:
             return frozenset()
     return levels
-
-
-# -- inside the program ----------------------------------------------------------------
-
-Replicas = tuple[Replica, ...]  # of one device's workers
-States = dict[str, PyTree]
-
-
-class Algorithm(NamedTuple):
-    """The parts of a strategy and a job that the programs of a mesh are built from."""
-
-    programs: Programs
-    local: LocalUpdate
-    merges: tuple[Merge, ...]
-    requires: Requires  # buffers that the lowest merge and the local update need
-    levels: tuple[tuple[str, int], ...]  # keys of states, and levels of their merges
-    root: str  # the key of the root's state
-    resets: bool  # whether replicas that are not finite are reset to the center
-    observes_losses: bool  # whether the sampler observes every loss
-
-    def merge_of(self, key: str) -> Merge:
-        """The merge of the nodes whose states have this key."""
-        return self.merges[dict(self.levels)[key]]
-
-
-def select(chosen: jax.Array, new: PyTree, old: PyTree) -> PyTree:
-    """Select one of two trees, leaf by leaf."""
-    return jax.tree.map(lambda n, o: jnp.where(chosen, n, o), new, old)
-
-
-def run_stage(
-    algorithm: Algorithm,
-    stage: Stage,
-    replicas: Replicas,
-    states: States,
-    stats: jax.Array,
-    here: jax.Array,
-    held_out: Any,
-    *,
-    merges: jax.Array,
-) -> tuple[Replicas, States, list[jax.Array]]:
-    """Run one stage; also return the members' accuracies if the merge requires them.
-
-    `here` is the mask of this device's members that take part, and `merges` whether the
-    node above them merges at all.
-    """
-    merge, programs = algorithm.merges[stage.level], algorithm.programs
-    omits_absent = MergeProperty.TAKES_GROUPS | MergeProperty.MASKS
-    if not (stage.whole or merge.properties & omits_absent):
-        merge = masked(merge)  # on the tuple of those that take part, as elsewhere
-    state = states[stage.state]
-    members = _members(algorithm, stage, replicas, states)
-    accuracy = []
-    if merge.required_metrics and MergeOp.PUSH in stage.op:
-        measured = _accuracy(algorithm.programs, members, held_out)
-        if stage.along_axis or not stage.members:
-            group = Group(
-                tuple(measured), AXIS, stage.axis_groups, stage.replicated_over
-            )
-            measured = group.values(lambda x: x)
-        stats = stats.at[_ACCURACY].set(measured)
-        accuracy = [measured]
-    if stage.op == MergeOp.FETCH:
-        after, new = programs.fetch(merge)(state, members), state
-    elif stage.along_axis or not stage.members:
-        along = over_axis(
-            merge,
-            AXIS,
-            axis_groups=stage.axis_groups,
-            replicated_over=stage.replicated_over,
-        )
-        new, after = applied(
-            along, state, members, WorkerStats.unpacked(stats), stage.op
-        )
-    else:  # member nodes whose states all devices have
-        new, after = applied(
-            merge, state, members, WorkerStats.unpacked(stats), stage.op
-        )
-    if not stage.whole:
-        after = tuple(
-            select(h, a, m) for h, a, m in zip(here, after, members, strict=True)
-        )
-        if stage.axis_groups:  # the node above a device may not merge now
-            new = select(merges, new, state)
-    states = {**states, stage.state: new}
-    if not stage.members:
-        return after, states, accuracy
-    for key, member in zip(stage.members, after, strict=True):
-        from_parent = programs.from_parent(algorithm.merge_of(key))
-        below = from_parent(states[key], member)
-        if not stage.whole:  # each device is below one member node, maybe absent
-            below = select(here[0], below, states[key])
-        states[key] = below
-    return replicas, states, accuracy
-
-
-def _members(
-    algorithm: Algorithm, stage: Stage, replicas: Replicas, states: States
-) -> Replicas:
-    if not stage.members:
-        return replicas
-    as_member, of = algorithm.programs.as_member, algorithm.merge_of
-    return tuple(as_member(of(key))(states[key]) for key in stage.members)
-
-
-def _accuracy(
-    programs: Programs, members: Sequence[Replica], held_out: Any
-) -> jax.Array:
-    """Return the main metric on the held-out data, [members]."""
-    batches, total = held_out
-    metric = programs.task.metric
-
-    def add(sums: jax.Array, batch: Batch) -> tuple[jax.Array, None]:
-        found = [
-            programs.evaluate_fn(m.params, m.model_state, batch)[metric][0]
-            for m in members
-        ]
-        return sums + jnp.stack(found), None
-
-    sums, _ = lax.scan(add, jnp.zeros(len(members)), batches)
-    return sums / total

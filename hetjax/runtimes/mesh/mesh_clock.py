@@ -5,21 +5,17 @@ their times are planned: the superstep begins when the previous one is expected 
 and takes the measured seconds of its workers, times the ratio of true to planned
 seconds of recent supersteps. When it is done, its true end is known, and `time_map`
 maps planned times to true ones. Only the end of a superstep is measured: a worker
-counts as busy for its measured step times and those of the other workers of its device,
-or less if the superstep is shorter. The members of a merge wait until the last of them
-is done, and the rest of the superstep counts as merging.
+counts as busy for the measured step times of its device's workers, and the rest of the
+superstep, after its slowest worker, as merging.
 """
 
 import heapq
 import math
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from hetjax.checkpointable import Checkpointable
 from hetjax.machine import (
@@ -35,58 +31,14 @@ from hetjax.machine import (
     WorkerInfo,
 )
 from hetjax.machine.event_queue import check_members
+from hetjax.runtimes.mesh.mesh_times import RateEstimate, TimeMap
 from hetjax.runtimes.mesh.superstep import ControlMessage, Superstep
 
 LAUNCH_SECONDS = 16e-3  # [s] target for launches of several short supersteps
 MAX_PER_LAUNCH = 16  # supersteps
 _MIN_MEASURED = 10  # supersteps measured before their number per launch is chosen
 _MICRO = 1_000_000
-_NEW_WEIGHT = 0.3  # weight of the last launch in the ratio
 _SHORTEST = 1e-4  # [s] of any superstep, even without steps
-
-
-class TimeMap(Checkpointable):
-    """Maps the planned times of a clock [s] to the true ones, which it learns later.
-
-    A clock adds intervals, which it planned one after the other; times within one are
-    mapped linearly.
-    """
-
-    changes = ("planned", "true")
-
-    def __init__(self):
-        """Start with 0 s mapped to 0 s."""
-        self.planned, self.true = array("d", [0.0]), array("d", [0.0])
-
-    def __call__(self, planned: np.ndarray) -> np.ndarray:
-        """The true times of planned ones, of intervals that are known."""
-        return np.interp(planned, self.planned, self.true)
-
-    @property
-    def intervals(self) -> int:
-        """The number of intervals added."""
-        return (len(self.true) - 1) // 2
-
-    @property
-    def end(self) -> float:
-        """The true end of the last interval [s]."""
-        return self.true[-1]
-
-    @end.setter
-    def end(self, true: float) -> None:
-        self.true[-1] = true
-
-    def add(self, start: float, end: float, seconds: float) -> None:
-        """Add an interval planned from `start` to `end`, which took `seconds`.
-
-        It directly followed the previous interval.
-        """
-        self.planned.extend((start, end))
-        self.true.extend((self.end, self.end + seconds))
-
-    def start_at(self, time: float) -> None:
-        """Start at `time` [s]; times before it are final."""
-        self.planned, self.true = array("d", [0.0, time]), array("d", [0.0, time])
 
 
 class MeshClock(Checkpointable):
@@ -268,11 +220,12 @@ class MeshClock(Checkpointable):
 
     def start(self, worker: int) -> None:
         """Refuse: the workers of a run on a mesh are fixed."""
-        raise _fixed_workers(self.workers[worker])
+        raise ValueError(
+            f"the policy starts or stops {self.workers[worker].name}, but on a mesh "
+            'the workers of a run are fixed: use placement="threads"'
+        )
 
-    def stop(self, worker: int) -> None:
-        """Refuse: the workers of a run on a mesh are fixed."""
-        raise _fixed_workers(self.workers[worker])
+    stop = start
 
     def set_timer(self, name: str, time: float) -> None:
         """Request a Timer event between two supersteps, at about `time` [s]."""
@@ -319,7 +272,6 @@ class MeshClock(Checkpointable):
         return self._expected_start() + self._rate.ratio * max(self._busy.values())
 
     def _plan_superstep(self) -> None:
-        """Plan the times of the superstep that was forming."""
         busy, expected = self._busy, self._expected_start()
         ratio, longest = self._rate.ratio, max(busy.values())
         # a plan that is ahead of the devices slows down until they catch up
@@ -346,49 +298,3 @@ class _Planned(NamedTuple):
     end: float
     seconds: float  # measured, of the longest round
     steps: bool  # whether it has steps
-
-
-def _fixed_workers(info: WorkerInfo) -> ValueError:
-    return ValueError(
-        f"the policy starts or stops {info.name}, but on a mesh the workers of a run "
-        'are fixed: use placement="threads"'
-    )
-
-
-class RateEstimate(Checkpointable):
-    """The ratio of true to planned seconds, which predicts the ends of supersteps.
-
-    In a run of several processes, all must predict the same ends, which decide when to
-    evaluate. They use the time stamps of process 0, which every launch broadcasts.
-    """
-
-    changes = ("ratio", "done")
-
-    def __init__(self):
-        """Start at 0 s, with a ratio of 1."""
-        self.ratio = 1.0
-        self.done = 0.0  # [s] end of the last launch that is done
-        self._last: tuple[float, float] | None = None  # stamp and planned seconds
-
-    def measure(self, planned: float, launched: float, done: float) -> None:
-        """Record a launch of `planned` seconds, from `launched` to `done` [s].
-
-        A launch without steps has 0 planned seconds and leaves the ratio as it is.
-        """
-        self._update(planned, done - max(self.done, launched))
-        self.done = done
-
-    def receive(self, planned: float, stamp: float) -> None:
-        """Record a launch of `planned` seconds that process 0 began at `stamp` [s].
-
-        Its end is an estimate until the next stamp arrives.
-        """
-        if self._last is not None:
-            before, seconds = self._last
-            self._update(seconds, stamp - before)
-        self._last = stamp, planned
-        self.done = stamp + self.ratio * planned
-
-    def _update(self, planned: float, took: float) -> None:
-        if planned:
-            self.ratio += _NEW_WEIGHT * (max(took, 0.0) / planned - self.ratio)

@@ -163,26 +163,20 @@ def misfit_of_machine(machine: LocalMachine) -> str:
     return ""
 
 
-def misfit_of_strategy(strategy: Strategy) -> str:
-    """The reason why a strategy cannot run in supersteps; "" if it can."""
+def misfit(machine: LocalMachine, strategy: Strategy, *, recorded: bool) -> str:
+    """The reason why a strategy does not fit on this mesh; "" if it does."""
+    if recorded:
+        return "only runs on threads can be recorded"
+    if why := misfit_of_machine(machine):
+        return why
     if not strategy.policy.bulk_synchronous:
         return (
             "the policy is not bulk-synchronous: its next action depends on which "
             "worker arrives first, or workers join and leave"
         )
-    if any(
-        MergeProperty.UPDATES_BUSY_WORKERS in merge.properties
-        for merge in strategy.merges
-    ):
+    if any(MergeProperty.UPDATES_BUSY_WORKERS in m.properties for m in strategy.merges):
         return "the merge changes replicas of busy workers"
     return ""
-
-
-def misfit(machine: LocalMachine, strategy: Strategy, *, recorded: bool) -> str:
-    """The reason why a strategy does not fit on this mesh; "" if it does."""
-    if recorded:
-        return "only runs on threads can be recorded"
-    return misfit_of_machine(machine) or misfit_of_strategy(strategy)
 
 
 def check_fits(

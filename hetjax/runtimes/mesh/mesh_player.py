@@ -89,7 +89,6 @@ class MeshPlayer:
             self._from_root.add(begin.worker)
 
     def _start(self, r: tape.StartRound) -> None:
-        """Add a round to the forming superstep."""
         if r.worker in self._from_root:
             self._from_root.remove(r.worker)
             self._supersteps.begin_from_root(r.worker)
@@ -98,7 +97,6 @@ class MeshPlayer:
         )
 
     def _merge(self, merge: tape.MergeReplicas) -> None:
-        """Add a merge to the superstep whose arrivals are being handled."""
         action = merge.action
         for member in action.members:
             if member in self._from_root:

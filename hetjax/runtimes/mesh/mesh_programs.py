@@ -20,15 +20,15 @@ from hetjax.local import with_merge_buffers
 from hetjax.merge.group import unstacked
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
-from hetjax.runtimes.mesh.merge_stages import (
+from hetjax.runtimes.mesh.merge_stages import Stage
+from hetjax.runtimes.mesh.mesh_layout import AXIS, MeshLayout, off_device, on_device
+from hetjax.runtimes.mesh.stage_program import (
     Algorithm,
     Replicas,
-    Stage,
     States,
     run_stage,
     select,
 )
-from hetjax.runtimes.mesh.mesh_layout import AXIS, MeshLayout, off_device, on_device
 from hetjax.runtimes.mesh.superstep import Packed, Packing, unpack
 from hetjax.tree import PyTree
 
@@ -77,16 +77,7 @@ def begin_program(algorithm: Algorithm, layout: MeshLayout) -> Callable:
         }
         return off_device(replicas), off_device(states)
 
-    replicated, sharded = PartitionSpec(), PartitionSpec(AXIS)
-    return jax.jit(
-        jax.shard_map(
-            begin,
-            mesh=layout.mesh,
-            in_specs=(replicated, replicated),
-            out_specs=(sharded, sharded),
-            check_vma=False,
-        )
-    )
+    return jax.jit(_mapped(layout, begin, "rr", "ss"))
 
 
 def superstep_program(algorithm: Algorithm, spec: Spec, packing: Packing) -> Callable:
@@ -114,16 +105,18 @@ def superstep_program(algorithm: Algorithm, spec: Spec, packing: Packing) -> Cal
         (replicas, states), numbers = _over_supersteps(one, (replicas, states), packed)
         return off_device(replicas), off_device(states), numbers
 
-    replicated, sharded = PartitionSpec(), PartitionSpec(AXIS)
-    return jax.jit(
-        jax.shard_map(
-            body,
-            mesh=spec.layout.mesh,
-            in_specs=(sharded, sharded, sharded, replicated),
-            out_specs=(sharded, sharded, replicated),
-            check_vma=False,
-        ),
-        donate_argnums=(0, 1),
+    return jax.jit(_mapped(spec.layout, body, "sssr", "ssr"), donate_argnums=(0, 1))
+
+
+def _mapped(layout: MeshLayout, body: Callable, inputs: str, outputs: str) -> Callable:
+    """The shard_map of trees: "s", sharded over the devices, or "r", replicated."""
+    specs = {"s": PartitionSpec(AXIS), "r": PartitionSpec()}
+    return jax.shard_map(
+        body,
+        mesh=layout.mesh,
+        in_specs=tuple(specs[kind] for kind in inputs),
+        out_specs=tuple(specs[kind] for kind in outputs),
+        check_vma=False,
     )
 
 
@@ -281,33 +274,20 @@ class _SuperstepProgram:
         return lax.cond(finite.all(), lambda rs: rs, reset_some, replicas)
 
     def _at_root(self, root: PyTree, like: Replica) -> Replica:
-        """Return a new replica of the root's model."""
         center = self._algorithm.merges[-1].model(root)
         model = tree.cast_like(center, (like.params, like.model_state))
         return self._new_replica(*model)
 
 
 def _gather_all(local: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Gather the numbers of every device on all devices, in a single collective.
+    """Gather the numbers of every device's workers on all devices: [n] -> [devices n].
 
-    Means and flags of a device's workers: [n] each -> [devices n]. Of control messages,
-    take the maximum: the numbers of process 0, and whether any process was interrupted.
+    Of control messages, take the maximum: the numbers of process 0, and whether any
+    process was interrupted.
     """
-    if not local:
-        return {}
-    bits = [
-        lax.bitcast_convert_type(x, jnp.int32) if x.dtype == jnp.float32 else x
-        for x in local.values()
-    ]
-    row = jnp.concatenate([x.astype(jnp.int32) for x in bits])
-    table = lax.all_gather(row, AXIS)
-    gathered, start = {}, 0
-    for name, x in local.items():
-        columns, start = table[:, start : start + len(x)], start + len(x)
-        if name == "message":
-            gathered[name] = columns.max(axis=0)
-        elif x.dtype == jnp.float32:
-            gathered[name] = lax.bitcast_convert_type(columns, x.dtype).ravel()
-        else:
-            gathered[name] = columns.ravel() != 0
-    return gathered
+    return {
+        name: lax.pmax(x, AXIS)
+        if name == "message"
+        else lax.all_gather(x, AXIS, tiled=True)
+        for name, x in local.items()
+    }

@@ -21,19 +21,19 @@ from hetjax.engine.job import Job
 from hetjax.engine.player_parts import Assignment
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.step_runner import StepSettings
-from hetjax.machine import LocalRound, WorkerInfo
+from hetjax.machine import WorkerInfo
 from hetjax.merge.types import MergeProperty
 from hetjax.processes.exchange import current_processes
-from hetjax.processes.lifecycle import blame, leave
-from hetjax.runtimes.mesh.merge_stages import Algorithm, StagePlanner
+from hetjax.processes.lifecycle import leave
+from hetjax.runtimes.mesh.merge_stages import StagePlanner
 from hetjax.runtimes.mesh.mesh_clock import MeshClock
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout, check_fits, layout_of
 from hetjax.runtimes.mesh.mesh_player import MeshPlayer
+from hetjax.runtimes.mesh.stage_program import Algorithm
 from hetjax.runtimes.mesh.superstep import may_unroll
 from hetjax.runtimes.mesh.superstep_launcher import Supersteps
-from hetjax.runtimes.real.measured_costs import measure_costs
-from hetjax.runtimes.real.step_mode_choice import measured_once
-from hetjax.runtimes.real.step_timer import StepTimer
+from hetjax.runtimes.real.step_mode_choice import fastest, measured_once
+from hetjax.runtimes.real.step_timer import StepTimer, measure_costs
 from hetjax.runtimes.step_modes import is_small, loops_are_fast, step_mode_of_table
 from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.schedule.action_checks import begin
@@ -42,7 +42,6 @@ from hetjax.tracing.fingerprint import header
 
 # [s] to wait for a process that measures or evaluates; dead ones are detected earlier
 _LONG = 3600.0
-GAIN = 0.03  # by which a step mode must be faster than the first candidate
 PASSES = 3  # over the step modes
 SECONDS = 0.1  # minimum per step mode and pass
 
@@ -69,7 +68,7 @@ def open_mesh(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
     if machine.step_mode is not None:
         return mesh_runtime(layout, strategy, job, infos, machine.step_mode)
     step_mode = _chosen_by_first(
-        lambda: _measured_step_mode(timer, layout, strategy, job, infos)
+        lambda: choose_step_mode(timer, layout, strategy, job, infos)
     )
     fast = loops_are_fast(job, layout.devices[0].platform)
     long_step_mode = "fused" if fast else "dispatch"
@@ -94,7 +93,6 @@ def _chosen_by_first(choose: Callable[[], str]) -> str:
 
 
 def _facts(machine: LocalMachine, strategy: Strategy, job: Job) -> dict[str, str]:
-    """The facts that all processes of a run must agree on."""
     about = header(strategy, job, {}, 0, [])
     versions = {m.__name__: m.__version__ for m in (jax, jaxlib, np)}
     names = {
@@ -135,7 +133,6 @@ def mesh_runtime(
         step_mode=step_mode,
         ahead=int(queues),
         long_step_mode=long_step_mode,
-        explain=blame,
     )
     # a sampler that observes losses needs them before it draws the next round
     fast = loops_are_fast(job, device.platform)
@@ -159,7 +156,6 @@ def mesh_runtime(
 def _algorithm_and_planner(
     layout: MeshLayout, strategy: Strategy, job: Job, infos: tuple[WorkerInfo, ...]
 ) -> tuple[Algorithm, StagePlanner]:
-    """Return the parts of the programs, and the planner of their merges."""
     topology = strategy.policy.topology(infos)
     planner = StagePlanner(layout, topology, len(strategy.merges))
     return Algorithm(
@@ -197,46 +193,31 @@ def _gathered(algorithm: Algorithm, layout: MeshLayout) -> str:
 
 
 def _coordination(clock: MeshClock, layout: MeshLayout) -> Coordination:
-    """Coordination of the processes: process 0 decides for all."""
     if layout.is_single_process:
         return Coordination()
     share = partial(current_processes().broadcast, "evaluation", timeout=_LONG)
     return Coordination(share, clock.broadcast_interrupt, clock.broadcast_due, leave)
 
 
-def _measured_step_mode(
+# -- the step mode ---------------------------------------------------------------------
+
+
+def choose_step_mode(
     timer: StepTimer,
     layout: MeshLayout,
     strategy: Strategy,
     job: Job,
     infos: tuple[WorkerInfo, ...],
 ) -> str:
-    """Return the step mode that is fastest for the policy's first superstep."""
+    """Choose the step mode that is fastest for the policy's first superstep.
+
+    Only this process's devices are used, and no merges.
+    """
     _, actions = begin(strategy.policy, infos, len(job.train))
     rounds = dict(actions.dispatch)
     if not rounds:  # the policy begins without rounds
         return "fused"
     algorithm, planner = _algorithm_and_planner(layout, strategy, job, infos)
-    mode, _ = choose_step_mode(algorithm, planner, layout, job, timer, rounds)
-    return mode
-
-
-# -- the step mode ---------------------------------------------------------------------
-
-
-def choose_step_mode(
-    algorithm: Algorithm,
-    planner: StagePlanner,
-    layout: MeshLayout,
-    job: Job,
-    timer: StepTimer,
-    rounds: dict[int, LocalRound],
-) -> tuple[str, dict[str, float]]:
-    """Choose the step mode of supersteps like that of these `rounds` by worker.
-
-    Only this process's devices are used. Returns (step mode, seconds of a superstep
-    without merges in each step mode that was tried).
-    """
     local = MeshLayout(
         tuple(layout.devices[i] for i in layout.local), layout.workers_per_device
     )
@@ -252,7 +233,7 @@ def choose_step_mode(
         is_small(job),
     )
     if len(tried) < 2:
-        return tried[0], {}
+        return tried[0]
     rows = [timer.rows(*each) for each in steps]
 
     def measure() -> dict[str, float]:
@@ -273,9 +254,7 @@ def choose_step_mode(
     )
     lowered = timer.lowered(device, max(size for _, size in steps)).as_text()
     seconds = measured_once(measure, lowered, f"mesh {about}", device)
-    best = min(seconds, key=lambda mode: seconds[mode])
-    worth = seconds[best] < (1 - GAIN) * seconds[tried[0]]
-    return best if worth else tried[0], seconds
+    return fastest(seconds)
 
 
 def candidates(

@@ -256,7 +256,6 @@ def _fits(dtype: np.dtype) -> bool:
 
 
 def _as_words(leaf: np.ndarray) -> np.ndarray:
-    """Return the bits of 4-byte numbers; smaller integers are converted."""
     if leaf.dtype.itemsize != 4:
         return leaf.astype(np.uint32)
     return np.ascontiguousarray(leaf).view(np.uint32)

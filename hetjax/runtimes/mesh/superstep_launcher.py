@@ -1,10 +1,8 @@
 """The supersteps of a run: collected, planned, and launched in order.
 
-A superstep is all concurrent local rounds, and the merges that follow their arrivals.
 The host runs ahead of the devices: it handles the arrivals of a superstep, with all
 requests of the policy, before it launches the superstep, and prepares the next one
-while it runs. Results that only the devices have (losses, whether replicas are finite)
-are read when the superstep is done. Supersteps of one shape may share a launch.
+while it runs. Supersteps of one shape may share a launch.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +13,6 @@ from hetjax.engine.job import Job
 from hetjax.engine.player_parts import Assignment
 from hetjax.runtimes.mesh.in_flight import ProgramsInFlight
 from hetjax.runtimes.mesh.merge_stages import (
-    Algorithm,
     MergeStages,
     RequestedMerge,
     StagePlanner,
@@ -23,6 +20,7 @@ from hetjax.runtimes.mesh.merge_stages import (
 from hetjax.runtimes.mesh.mesh_clock import MeshClock
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 from hetjax.runtimes.mesh.mesh_programs import STEPS, Spec, SuperstepInputs
+from hetjax.runtimes.mesh.stage_program import Algorithm
 from hetjax.runtimes.mesh.superstep import (
     DeferredOutcome,
     Feed,
@@ -60,13 +58,11 @@ class Supersteps:
         step_mode: str,
         ahead: int,
         long_step_mode: str = "",
-        explain: Callable[[Exception], Exception] = lambda error: error,
     ):
         """Up to `ahead` launches may queue behind the running one.
 
         `long_step_mode` is the step mode of supersteps that are too long to unroll (""
-        is `step_mode`). `explain` returns the true cause of an error that a collective
-        raised.
+        is `step_mode`).
         """
         self.algorithm, self.layout, self._planner = algorithm, layout, planner
         self._step_mode = step_mode
@@ -78,9 +74,7 @@ class Supersteps:
         self._pending: list[LaunchPart] = []  # complete, but not yet launched
         self.per_launch: Callable[[], int] = lambda: 1  # supersteps of a launch
         held_out = self._feed.held_out()
-        self.in_flight = ProgramsInFlight(
-            algorithm, layout, job, held_out, ahead=ahead, explain=explain
-        )
+        self.in_flight = ProgramsInFlight(algorithm, layout, job, held_out, ahead=ahead)
 
     def root_state(self) -> Any:
         """The root's state after all merges so far, [1, ...] on a local device."""
@@ -224,7 +218,6 @@ class Supersteps:
             self._launch([part])
 
     def _launch(self, parts: Sequence[LaunchPart]) -> None:
-        """Launch similar parts as one program; wait for older launches."""
         spec, local = parts[0].spec, self.layout.local
         if spec.steps and spec.step_mode == "dispatch" and parts[0].superstep.max_steps:
             spec = self._launch_steps(parts[0])

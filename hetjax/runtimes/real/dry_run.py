@@ -2,8 +2,7 @@
 
 The tape is written for a noisy simulated machine with the measured speeds of the real
 workers. Every shape of local round and every kind of merge on it is run once, on
-temporary replicas. Other programs of the real run are compiled when they are first
-needed: no worker is charged for that, but the clock runs on while steps compile.
+temporary replicas. Other programs are compiled when they are first needed.
 """
 
 import time
@@ -119,13 +118,11 @@ def compile_steps(
 
     def run(item: tuple) -> None:
         (device, local_steps, _), (step_mode, size) = item
-        timer.run_once(
-            timer.replica(device), timer.rows(local_steps, size), device, step_mode
-        )
-        if step_mode == "vmapped":  # a group may have fewer workers than the device
-            for number in range(2, learners[device] + 1):
-                several = [timer.replica(device) for _ in range(number)]
-                timer.vmapped(device, several, size, local_steps)
+        # a group of vmapped steps may have fewer workers than the device
+        most = learners[device] if step_mode == "vmapped" else 1
+        for number in range(1, most + 1):
+            replicas = [timer.replica(device) for _ in range(number)]
+            timer.run(replicas, local_steps, size, device, step_mode)
 
     with ThreadPoolExecutor(min(4, len(set(devices)))) as pool:
         list(pool.map(run, wanted.items()))

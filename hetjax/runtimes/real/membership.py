@@ -5,31 +5,14 @@ runs. The wall clock handles missed deadlines and scripted faults.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from hetjax.machine.event_queue import EventQueue
 from hetjax.machine.types import Join, Leave
 from hetjax.runtimes.real.rounds_in_flight import RoundsInFlight
+from hetjax.runtimes.real.worker_reports import Appeared, Vanished
 
 CUT_OFF = "its local round was interrupted with the run"
 NEW_THREAD = "the run continues with a new thread"
-
-
-class Vanished(NamedTuple):
-    """A worker was lost, whether or not it had a round."""
-
-    worker: int
-    why: str
-    again: bool = False  # whether a lost worker leaves again, with this reason
-
-
-class Appeared(NamedTuple):
-    """A lost worker can take rounds from now on."""
-
-    worker: int
-    why: str
-    # called when it joins, after the loss of its predecessor, if there was one
-    adopt: Callable[[], None] = lambda: None
 
 
 class Membership:
@@ -70,7 +53,7 @@ class Membership:
 
     def lose(self, leave: Leave) -> Leave:
         """Discard a lost worker's round and pending events."""
-        self._rounds.end(leave.worker)
+        self._rounds.begun.pop(leave.worker, None)
         leave = self._events.lose(leave)
         if leave.worker in self._returning:
             self._events.rejoin(Join(leave.worker, leave.time, NEW_THREAD))
@@ -90,7 +73,6 @@ class Membership:
             self._adopt(report)
 
     def _receive_loss(self, vanished: Vanished) -> None:
-        """Let a worker that is gone leave, unless its loss is known."""
         worker, why, again = vanished
         deferred = self._deferred.setdefault(worker, [])
         # it did not appear after all
@@ -109,7 +91,6 @@ class Membership:
         self._events.push(time, Leave(worker, time, True, why))
 
     def _adopt(self, appeared: Appeared) -> None:
-        """Let a worker that appeared join."""
         worker, why, adopt = appeared
         adopt()
         self._rounds.unresponsive.pop(worker, None)

@@ -1,14 +1,19 @@
 """The base of real machines: workers with slowdowns, and scripted faults."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Self
 
+from hetjax.arguments import Bounds
 from hetjax.machine import ScriptedFault
 from hetjax.machine.faults import absent_at_first, check_faults
 from hetjax.machine.simulated_machine import check_chosen
 from hetjax.machine.types import WorkerInfo
 from hetjax.summaries import counted, html_of, two_lines
+
+# a real device can only be made slower: a factor on the time of a step
+Slowdown = Annotated[float, Bounds(low=1)]
+Slowdowns = Slowdown | Sequence[Slowdown] | Mapping[str, float]
 
 
 class RealMachine:
@@ -17,18 +22,16 @@ class RealMachine:
     real: ClassVar[bool] = True  # its seconds are wall-clock time
     record_name: ClassVar[str]  # in results.json
 
-    workers: tuple[Any, ...]  # each has a name, a kind and a slowdown
+    workers: tuple[Any, ...]  # each has a name, a kind, a device_name and a slowdown
     faults: tuple[ScriptedFault, ...]
     step_mode: str | None
 
     _repr_html_ = html_of
 
-    def check(self, step_modes: Sequence[str]) -> None:
-        """Raise a ValueError for faults, slowdowns or a step mode that do not fit."""
+    def __post_init__(self):
+        if not self.workers:
+            raise ValueError("a machine needs at least one worker: pass a device")
         check_faults(self.faults, [w.name for w in self.workers])
-        for worker in self.workers:
-            check_slowdown(worker.slowdown, f" of {worker.name}")
-        check_step_mode(self.step_mode, step_modes)
 
     def summary(self, first: str) -> str:
         """Return two lines: the given one, then the workers and faults."""
@@ -44,34 +47,36 @@ class RealMachine:
             ),
         )
 
-    def infos_of(
-        self,
-        costs: Mapping[str, tuple[float, float]],
-        *,
-        devices: Sequence[str],
-        away: Collection[str] = (),
-    ) -> tuple[WorkerInfo, ...]:
-        """Return the workers on these devices as policies see them; some start `away`.
+    @property
+    def away(self) -> set[str]:
+        """The names of the workers that are not there when a run begins."""
+        return set(absent_at_first(self.faults))
+
+    def infos(self, costs: Mapping[str, tuple[float, float]]) -> tuple[WorkerInfo, ...]:
+        """Return the workers as policies see them.
 
         `costs` are (fixed, per example) seconds by name, without slowdowns, which
         multiply them.
         """
-        absent = {*absent_at_first(self.faults), *away}
+        away = self.away
         return tuple(
             WorkerInfo(
                 index,
-                worker.name,
-                worker.kind,
+                w.name,
+                w.kind,
                 (),
-                costs[worker.name][0] * worker.slowdown,
-                costs[worker.name][1] * worker.slowdown,
-                device,
-                worker.name not in absent,
+                costs[w.name][0] * w.slowdown,
+                costs[w.name][1] * w.slowdown,
+                w.device_name,
+                w.name not in away,
             )
-            for index, (worker, device) in enumerate(
-                zip(self.workers, devices, strict=True)
-            )
+            for index, w in enumerate(self.workers)
         )
+
+    def most_per_device(self, kind: str) -> int:
+        """Return the largest number of workers that share a device of this kind."""
+        del kind
+        return 1
 
     def record(self) -> dict[str, Any]:
         """Return the machine as JSON-ready data, for results.json."""
@@ -89,24 +94,7 @@ class RealMachine:
         return dataclasses.replace(self, workers=chosen, faults=faults)  # pyright: ignore
 
 
-def check_slowdown(slowdown: float, whose: str = "") -> None:
-    """Raise a ValueError for a slowdown below 1."""
-    if not slowdown >= 1:
-        raise ValueError(
-            f"slowdown={slowdown}{whose}: a real device can only be made slower, by 1 "
-            "or more"
-        )
-
-
-def check_step_mode(step_mode: str | None, known: Sequence[str]) -> None:
-    """Raise a ValueError for a step mode that is not known."""
-    if step_mode is not None and step_mode not in known:
-        raise ValueError(f"step_mode={step_mode!r}: choose one of {', '.join(known)}")
-
-
-def slowdowns_of(
-    slowdown: float | Sequence[float] | Mapping[str, float], names: Sequence[str]
-) -> list[float]:
+def slowdowns_of(slowdown: Slowdowns, names: Sequence[str]) -> list[float]:
     """Return each worker's slowdown; raise a ValueError if they do not fit."""
     if isinstance(slowdown, Mapping):
         unknown = set(slowdown) - set(names)

@@ -35,7 +35,7 @@ class RoundsInFlight:
         """Start without rounds; a worker that compiles gets more time."""
         self.deadlines = Deadlines(workers, allowance)
         self._is_compiling = is_compiling
-        self._rounds: dict[int, RoundInFlight] = {}
+        self.begun: dict[int, RoundInFlight] = {}
         self.unresponsive: dict[int, RoundInFlight] = {}
 
     def begin(
@@ -43,29 +43,12 @@ class RoundsInFlight:
     ) -> None:
         """Begin a worker's round at `start` [s]."""
         deadline = start + self.deadlines.allowed(worker, local_round)
-        self._rounds[worker] = RoundInFlight(local_round, start, deadline, stamp)
-
-    def end(self, worker: int) -> None:
-        """End a worker's round, or discard it."""
-        self._rounds.pop(worker, None)
-
-    def mark_unresponsive(self, worker: int) -> RoundInFlight:
-        """Move an overdue worker's round to those of the unresponsive workers."""
-        self.unresponsive[worker] = self._rounds.pop(worker)
-        return self.unresponsive[worker]
-
-    def abandon(self, worker: int) -> None:
-        """Note that a pause waited in vain for a worker until its deadline."""
-        self._rounds[worker].abandoned = True
-
-    def of(self, worker: int) -> RoundInFlight | None:
-        """Return a worker's round, awaited or unresponsive; None without one."""
-        return self.unresponsive.get(worker) or self._rounds.get(worker)
+        self.begun[worker] = RoundInFlight(local_round, start, deadline, stamp)
 
     @property
     def awaited(self) -> dict[int, RoundInFlight]:
         """The rounds by worker that have not been reported."""
-        return {k: r for k, r in self._rounds.items() if not r.reported}
+        return {k: r for k, r in self.begun.items() if not r.reported}
 
     def overdue(self, now: float) -> list[int]:
         """Return workers past their deadlines; extend those of workers that compile."""

@@ -26,42 +26,37 @@ from hetjax.runtimes.step_modes import step_mode_of_table
 from hetjax.tracing.format import Line
 from hetjax.tracing.trace import Trace
 
-MIN_GAIN = 0.03  # fraction by which a step mode must beat single dispatches
+MIN_GAIN = 0.03  # fraction by which a step mode must beat the first candidate
 
 
 def choose_step_modes(
-    machine: RealMachine, timer: StepTimer, found: DryRun, before: dict[str, str]
+    machine: RealMachine,
+    found: DryRun,
+    before: dict[str, str],
+    choose: Callable[[list[int], int, int, int], str],
 ) -> dict[str, str]:
     """Choose a step mode for each kind of device, by its most common round.
 
-    Modes that were chosen `before` stay.
+    Modes that were chosen `before` stay. `choose` has the workers of the kind, and
+    (local steps, batch size, workers of a device) of the round.
     """
     step_modes = {}
     for kind in {w.kind for w in machine.workers}:
         mine = [k for k, w in enumerate(machine.workers) if w.kind == kind]
         shapes = sum((found.shapes[k] for k in mine), Counter())
-        learners = most_per_device(machine, kind)
+        learners = machine.most_per_device(kind)
         # single steps of a single worker have only one step mode
         several = {
             k: n for k, n in shapes.items() if k[0] > 1 or (k[0] and learners > 1)
         }
         if machine.step_mode or not several:
             step_modes[kind] = machine.step_mode or "dispatch"
-            continue
-        if kind in before:
+        elif kind in before:
             step_modes[kind] = before[kind]
-            continue
-        local_steps, size = max(several, key=lambda shape: several[shape])
-        device = machine.workers[mine[0]].device
-        step_modes[kind], _ = choose_step_mode(
-            timer, device, local_steps, size, learners
-        )
+        else:
+            local_steps, size = max(several, key=lambda shape: several[shape])
+            step_modes[kind] = choose(mine, local_steps, size, learners)
     return step_modes
-
-
-def most_per_device(machine: RealMachine, kind: str) -> int:
-    """Return the largest number of workers that share a device of this kind."""
-    return max(Counter(w.device for w in machine.workers if w.kind == kind).values())
 
 
 def chosen_before(names: Sequence[str], job: Job, path: str | Path | None) -> Line:
@@ -88,15 +83,34 @@ def choose_step_mode(
     tried = candidates(local_steps, learners, of_table)
     if len(tried) < 2:
         return "dispatch", {}
+
+    def measure() -> dict[str, float]:
+        return {
+            mode: median(
+                timer.seconds(
+                    device,
+                    size,
+                    local_steps=local_steps,
+                    step_mode=mode,
+                    learners=learners,
+                )
+            )
+            for mode in tried
+        }
+
     seconds = measured_once(
-        lambda: _measure(timer, device, local_steps, size, learners, tried),
+        measure,
         timer.lowered(device, size).as_text(),
         f"{local_steps} steps, {learners} learners",
         device,
     )
-    best = min(seconds, key=lambda step_mode: seconds[step_mode])
-    worth = seconds[best] < (1 - MIN_GAIN) * seconds["dispatch"]
-    return best if worth else "dispatch", seconds
+    return fastest(seconds), seconds
+
+
+def fastest(seconds: dict[str, float]) -> str:
+    """Return the fastest step mode; the first one unless another gains MIN_GAIN."""
+    first, best = next(iter(seconds)), min(seconds, key=lambda mode: seconds[mode])
+    return best if seconds[best] < (1 - MIN_GAIN) * seconds[first] else first
 
 
 def measured_once(
@@ -136,30 +150,3 @@ def candidates(local_steps: int, learners: int, of_table: str) -> list[str]:
         *(["unrolled"] if short else []),
         *(["vmapped"] if learners > 1 else []),
     ]
-
-
-def _measure(
-    timer: StepTimer,
-    device: Device,
-    local_steps: int,
-    size: int,
-    learners: int,
-    tried: list[str],
-) -> dict[str, float]:
-    if learners < 2:
-        return {
-            step_mode: median(
-                timer.seconds(
-                    device, size, local_steps=local_steps, step_mode=step_mode
-                )
-            )
-            for step_mode in tried
-        }
-    return {
-        step_mode: median(
-            timer.seconds_of_several(
-                device, learners, size, local_steps=local_steps, step_mode=step_mode
-            )
-        )
-        for step_mode in tried
-    }

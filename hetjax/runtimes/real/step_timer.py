@@ -13,9 +13,12 @@ from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment
 from hetjax.engine.step_runner import StepRunner, StepSettings
 from hetjax.replica import Replica
+from hetjax.runtimes.real.real_machine import RealMachine
 
 MIN_SAMPLES = 8  # of a measurement
 MIN_SECONDS = 0.05  # of a measurement
+
+Costs = tuple[float, float]  # fixed, and per example: seconds of a step
 
 
 class StepTimer:
@@ -50,18 +53,29 @@ class StepTimer:
         """Return the lowered program of one step."""
         return self.steps.lowered(self.arguments(device, size))
 
-    def run_once(
+    def run(
         self,
-        replica: Replica,
-        rows: Sequence[np.ndarray],
+        replicas: Sequence[Replica],
+        local_steps: int,
+        size: int,
         device: Device,
         step_mode: str = "dispatch",
-    ) -> tuple[Any, float]:
-        """Run the steps; return (the replica after them, their seconds)."""
-        assignment = Assignment(0, replica, rows, np.float32(1e-6), 0)
-        began = time.perf_counter()
-        outcome = self.steps.run(assignment, step_mode, device).wait()
-        return outcome.replica, time.perf_counter() - began
+    ) -> list[Replica]:
+        """Run the steps of concurrent workers of a device; return the new replicas."""
+        group = [
+            Assignment(k, replica, self.rows(local_steps, size), np.float32(1e-6), 0)
+            for k, replica in enumerate(replicas)
+        ]
+
+        def alone(assignment: Assignment) -> Replica:
+            return self.steps.run(assignment, step_mode, device).wait().replica
+
+        if len(group) == 1:
+            return [alone(group[0])]
+        if step_mode == "vmapped":
+            return [o.wait().replica for o in self.steps.vmapped(group, device)]
+        with ThreadPoolExecutor(len(group)) as pool:
+            return list(pool.map(alone, group))
 
     def seconds(
         self,
@@ -70,64 +84,58 @@ class StepTimer:
         *,
         local_steps: int = 1,
         step_mode: str = "dispatch",
-        samples: int = MIN_SAMPLES,
+        learners: int = 1,
         shortest: float = MIN_SECONDS,
     ) -> list[float]:
-        """Measure the seconds of one step of `size` examples.
+        """Measure the seconds of a step of `size` examples, several times.
 
-        Each sample runs `local_steps` steps. Programs are compiled beforehand.
+        Each sample is the time of `local_steps` steps of each of `learners` concurrent
+        workers, divided by the number of steps. Programs are compiled beforehand.
         """
-        replica, _ = self.run_once(
-            self.replica(device), self.rows(local_steps, size), device, step_mode
-        )
-        found: list[float] = []
-        total = 0.0
-        while len(found) < samples or total < shortest:
-            rows = self.rows(local_steps, size)
-            replica, seconds = self.run_once(replica, rows, device, step_mode)
-            found.append(seconds / local_steps)
-            total += seconds
-        return found
-
-    def seconds_of_several(
-        self,
-        device: Device,
-        learners: int,
-        size: int,
-        *,
-        local_steps: int,
-        step_mode: str,
-    ) -> list[float]:
-        """Measure as `seconds` does, for `learners` concurrent workers of one device.
-
-        Each sample is the total time divided by the number of all their steps.
-        """
+        steps = local_steps * learners
         replicas = [self.replica(device) for _ in range(learners)]
-
-        def run_alone(k: int) -> None:
-            rows = self.rows(local_steps, size)
-            replicas[k], _ = self.run_once(replicas[k], rows, device, step_mode)
-
         found: list[float] = []
-        with ThreadPoolExecutor(learners) as pool:
-            while (
-                len(found) <= MIN_SAMPLES
-                or sum(found[1:]) * learners * local_steps < MIN_SECONDS
-            ):
-                began = time.perf_counter()
-                if step_mode == "vmapped":
-                    replicas = self.vmapped(device, replicas, size, local_steps)
-                else:
-                    list(pool.map(run_alone, range(learners)))
-                found.append((time.perf_counter() - began) / learners / local_steps)
+        while len(found) <= MIN_SAMPLES or sum(found[1:]) * steps < shortest:
+            began = time.perf_counter()
+            replicas = self.run(replicas, local_steps, size, device, step_mode)
+            found.append((time.perf_counter() - began) / steps)
         return found[1:]  # the first one compiles
 
-    def vmapped(
-        self, device: Device, replicas: Sequence[Replica], size: int, local_steps: int
-    ) -> list[Replica]:
-        """Run steps of all replicas in one program; return the new replicas."""
-        group = [
-            Assignment(k, replica, self.rows(local_steps, size), np.float32(1e-6), 0)
-            for k, replica in enumerate(replicas)
-        ]
-        return [o.wait().replica for o in self.steps.vmapped(group, device)]
+    def costs(self, device: Device, size: int) -> Costs:
+        """Measure the costs of a step at `size`, and at a quarter of it.
+
+        Of each, the first quartile counts: a busy host makes steps slower, not faster.
+        """
+        small = max(1, size // 4)
+        total, of_small = (
+            float(np.quantile(self.seconds(device, n), 0.25)) for n in (size, small)
+        )
+        share = fixed_share(size, total, small, of_small)
+        return share * total, (1 - share) * total / size
+
+
+def measure_costs(
+    machine: RealMachine, timer: StepTimer, batch_size: int
+) -> dict[str, Costs]:
+    """Measure the costs of a step by worker, without its slowdown."""
+    devices = list(dict.fromkeys(w.device for w in machine.workers))
+
+    def compile_on(device: Device) -> None:
+        for size in (batch_size, max(1, batch_size // 4)):
+            timer.run([timer.replica(device)], 1, size, device)
+
+    with ThreadPoolExecutor(min(4, len(devices))) as pool:
+        list(pool.map(compile_on, devices))
+    costs = {device: timer.costs(device, batch_size) for device in devices}
+    return {worker.name: costs[worker.device] for worker in machine.workers}
+
+
+def fixed_share(size: int, seconds: float, small: int, small_seconds: float) -> float:
+    """Return the share of a step's seconds that does not depend on its examples.
+
+    It is computed from steps of two sizes; with only one size it is 0.
+    """
+    if small == size:
+        return 0.0
+    slope = (seconds - small_seconds) / (size - small)
+    return min(max(1 - slope * size / seconds, 0.0), 1.0)  # noise may exceed both

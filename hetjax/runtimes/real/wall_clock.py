@@ -7,11 +7,12 @@ evaluations: rounds that complete during a pause are delivered at their own time
 """
 
 import math
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from hetjax.machine.event_queue import EventQueue, check_members
 from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
@@ -28,25 +29,13 @@ from hetjax.machine.types import (
     Slow,
     WorkerInfo,
 )
-from hetjax.runtimes.real import interruptible_queue
 from hetjax.runtimes.real.deadlines import ALLOWANCE
-from hetjax.runtimes.real.membership import Appeared, Membership, Vanished
+from hetjax.runtimes.real.membership import Membership
 from hetjax.runtimes.real.rounds_in_flight import RoundsInFlight
 from hetjax.runtimes.real.stopwatch import Stopwatch
+from hetjax.runtimes.real.worker_reports import Appeared, Completion, Vanished
 
 _LONGEST_WAIT = 0.1  # [s] of `wait`, so that the caller sees Ctrl-C
-
-
-class Completion(NamedTuple):
-    """The report of a worker's thread; stamps are those of `time.perf_counter`."""
-
-    worker: int
-    began: float
-    finished: float
-    failure: str = ""  # the traceback of an exception
-    received: float | None = None  # by the thread, before it compiled
-    # [s] that count for its deadline, if more than the round itself was awaited
-    waited: float | None = None
 
 
 class WallClock:
@@ -70,19 +59,16 @@ class WallClock:
     ):
         """`on_slow(worker, factor)` carries out a scripted slowdown.
 
-        `is_compiling(worker)` is whether its deadline must wait for a compilation.
-        `may_appear()` is whether `appeared` may still report a worker. `allowance` [s]
-        is added to all deadlines.
+        `is_compiling(worker)`: whether its deadline must wait; `may_appear()`: whether
+        an Appeared may still be reported; `allowance` [s] is added to all deadlines.
         """
         self.workers = tuple(workers)
         self.now = 0.0  # [s] of the last event
         self._on_slow, self._may_appear = on_slow, may_appear
-        self._reports: interruptible_queue.InterruptibleQueue[
-            Completion | Vanished | Appeared
-        ] = interruptible_queue.InterruptibleQueue()
-        self._wake_calls: interruptible_queue.InterruptibleQueue[None] = (
-            interruptible_queue.InterruptibleQueue()
-        )
+        # not SimpleQueue: if a signal is handled when the timeout is over, its `get`
+        # waits forever (CPython 3.11 to 3.13)
+        self._reports: queue.Queue[Completion | Vanished | Appeared] = queue.Queue()
+        self._wake_calls: queue.Queue[None] = queue.Queue()
         self._leader = threading.get_ident()
         self._wait_until = 0.0  # [s] at which the leader's wait ends
         self._factors: dict[int, float] = {}  # from scripted "slow" faults
@@ -99,10 +85,13 @@ class WallClock:
     @property
     def has_pending_joins(self) -> bool:
         """Whether an inactive worker may still join."""
-        returning = self._rounds.unresponsive or self._membership.has_returning
-        if returning or self._events.has_scripted_joins:
-            return True
-        return self._may_appear() or self._events.has_join
+        return bool(
+            self._rounds.unresponsive
+            or self._membership.has_returning
+            or self._events.has_scripted_joins
+            or self._may_appear()
+            or self._events.has_join
+        )
 
     def begin(self) -> None:
         """Start the clock."""
@@ -138,8 +127,8 @@ class WallClock:
         """Let a round that was in flight arrive, or lose it without an arrival."""
         if arrival is not None:
             self._events.push(arrival.finish, arrival)
-            return
-        self._membership.cut_off(worker, self.now)
+        else:
+            self._membership.cut_off(worker, self.now)
 
     def time_of(self, stamp: float) -> float:
         """Return the clock's time [s] at a stamp; pauses do not count."""
@@ -211,37 +200,20 @@ class WallClock:
         while True:
             overdue = self._rounds.overdue(self._time())
             awaited = self._rounds.awaited.items()
-            awaited = [r for k, r in awaited if k not in overdue]
-            if not awaited:
+            deadlines = [r.deadline for k, r in awaited if k not in overdue]
+            if not deadlines:
                 break
-            left = max(r.deadline for r in awaited) - self._time()
-            with suppress(interruptible_queue.Empty):
-                left = min(max(left, 0.0), _LONGEST_WAIT)
+            left = min(max(max(deadlines) - self._time(), 0.0), _LONGEST_WAIT)
+            with suppress(queue.Empty):
                 self._receive(self._reports.get(timeout=left))
         for worker in overdue:
-            self._rounds.abandon(worker)
+            self._rounds.begun[worker].abandoned = True
 
     # -- threads and their leader --------------------------------------------------
 
-    def completed(self, completion: Completion) -> None:
-        """Report a worker's completed round; called from its thread."""
-        self._reports.put(completion)
-
-    def vanished(self, worker: int, why: str, *, again: bool = False) -> None:
-        """Report that a worker is lost; called from any thread.
-
-        With `again`, a worker that is lost already leaves once more, with this reason.
-        """
-        self._reports.put(Vanished(worker, why, again))
-
-    def appeared(
-        self, worker: int, why: str, adopt: Callable[[], None] = lambda: None
-    ) -> None:
-        """Report that a lost worker can take rounds again; called from any thread.
-
-        `adopt()` is called when it joins, on the thread that asks for events.
-        """
-        self._reports.put(Appeared(worker, why, adopt))
+    def report(self, report: Completion | Vanished | Appeared) -> None:
+        """Report about a worker; called from any thread."""
+        self._reports.put(report)
 
     @property
     def seconds_left(self) -> float:
@@ -256,7 +228,7 @@ class WallClock:
 
     def wait(self) -> None:
         """Let the leader wait for a call, for an event that is due, or for a moment."""
-        with suppress(interruptible_queue.Empty):
+        with suppress(queue.Empty):
             self._wake_calls.get(timeout=max(0.0, self._wait_until - self._time()))
 
     def wake_leader(self, urgent: bool = False) -> None:
@@ -292,7 +264,6 @@ class WallClock:
         return event
 
     def _next_due(self) -> Event | None:
-        """Return the first event of the queue, if it is due."""
         while self._events.next_time <= self._time():
             if self._events.next_is_timer and threading.get_ident() != self._leader:
                 return None
@@ -300,7 +271,7 @@ class WallClock:
             if isinstance(event, ScriptedFault):
                 event = self._apply_fault(event, seconds)
             elif isinstance(event, Arrival):
-                self._rounds.end(event.worker)
+                self._rounds.begun.pop(event.worker, None)
             elif isinstance(event, Leave) and event.lost:
                 self._membership.lose(event)
             elif isinstance(event, Join):
@@ -310,7 +281,6 @@ class WallClock:
         return None
 
     def _apply_fault(self, fault: ScriptedFault, seconds: float) -> Event | None:
-        """Apply a scripted fault and return its event, if any."""
         worker = self._events.index_of(fault)
         unresponsive = worker in self._rounds.unresponsive
         if fault.what == "kill" and unresponsive:  # its answer will be ignored
@@ -325,52 +295,46 @@ class WallClock:
             self._factors[worker] = event.factor
             self._on_slow(worker, event.factor)
         elif isinstance(event, Leave):
-            self._rounds.end(worker)
+            self._rounds.begun.pop(worker, None)
         return event
 
     def _lose_overdue(self, now: float) -> Event | None:
-        """Return the Leave of an overdue worker, if there is one."""
         for worker in self._rounds.overdue(now):
-            round_ = self._rounds.mark_unresponsive(worker)
+            round_ = self._rounds.begun.pop(worker)
+            self._rounds.unresponsive[worker] = round_
             why = f"no answer for {time.perf_counter() - round_.stamp:.3g} s"
             return self._membership.lose(Leave(worker, now, lost=True, why=why))
         return None
 
     def _collect(self) -> None:
-        """Move all reports into the queue of events."""
         while not self._reports.empty():
-            self._receive(self._reports.get())
+            self._receive(self._reports.get_nowait())
 
     def _receive(self, report: Completion | Vanished | Appeared) -> None:
-        if isinstance(report, Completion):
-            self._receive_completion(report)
-        else:
+        if not isinstance(report, Completion):
             self._membership.receive(report)
-
-    def _receive_completion(self, completion: Completion) -> None:
-        worker, failure = completion.worker, completion.failure
-        round_ = self._rounds.of(worker)
-        received = completion.received
-        received = completion.began if received is None else received
+            return
+        completion, worker, failure = report, report.worker, report.failure
+        rounds = self._rounds
+        round_ = rounds.unresponsive.get(worker) or rounds.begun.get(worker)
+        received = completion.received or completion.began
         # otherwise it was killed in the meantime, and may have a new round
         if round_ is None or received < round_.stamp or round_.reported:
             return
         began = self.time_of(completion.began)
         # a pause does not shorten a round that ends within it
         finished = began + completion.finished - completion.began
-        deadlines = self._rounds.deadlines
-        if worker in self._rounds.unresponsive:
-            del self._rounds.unresponsive[worker]
+        if worker in rounds.unresponsive:
+            del rounds.unresponsive[worker]
             if failure:  # it is lost already: report the reason
                 self._events.push(finished, Leave(worker, finished, True, failure))
                 return
-            deadlines.double(worker)
+            rounds.deadlines.double(worker)
             why = f"answered after {completion.finished - round_.stamp:.3g} s"
             self._events.rejoin(Join(worker, finished, why))
             return
-        waited = completion.waited
-        waited = finished - began if waited is None else waited
-        deadlines.observe(worker, round_.local_round, waited)
+        waited = completion.waited or finished - began
+        rounds.deadlines.observe(worker, round_.local_round, waited)
         round_.reported = True
         event = Arrival(worker, round_.local_round, began, finished)
         if failure:

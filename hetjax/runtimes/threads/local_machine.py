@@ -1,29 +1,36 @@
 """Real machines: the devices of this process as workers."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 
+from hetjax.arguments import Count, checked
 from hetjax.engine.placement import Device
-from hetjax.engine.step_runner import STEP_MODES
 from hetjax.machine import ScriptedFault
-from hetjax.machine.types import WorkerInfo
 from hetjax.runtimes.devices import all_devices, chosen_devices, device_name
-from hetjax.runtimes.real.real_machine import RealMachine, slowdowns_of
+from hetjax.runtimes.real.real_machine import (
+    RealMachine,
+    Slowdown,
+    Slowdowns,
+    slowdowns_of,
+)
 from hetjax.summaries import counted
 
-PLACEMENTS = ("threads", "mesh", "auto")
+StepMode = Literal["dispatch", "fused", "unrolled", "vmapped", None]
+PlacementName = Literal["threads", "mesh", "auto"]
 
 
+@checked
 @dataclass(frozen=True)
 class LocalWorker:
     """A worker on a real device."""
 
     name: str
     device: Device
-    slowdown: float = 1.0  # its steps take this many times as long: it waits after each
+    slowdown: Slowdown = 1.0  # on the time of a step: it waits after each
 
     @property
     def kind(self) -> str:
@@ -36,6 +43,7 @@ class LocalWorker:
         return device_name(self.device)
 
 
+@checked
 @dataclass(frozen=True)
 class LocalMachine(RealMachine):
     """Real workers and their scripted faults, as built by `hetjax.local_machine`."""
@@ -44,44 +52,32 @@ class LocalMachine(RealMachine):
 
     workers: tuple[LocalWorker, ...]
     faults: tuple[ScriptedFault, ...] = ()
-    step_mode: str | None = None  # how K local steps run; None: measure and choose
-    placement: str = "threads"  # one of PLACEMENTS
+    step_mode: StepMode = None  # how K local steps run; None: measure and choose
+    placement: PlacementName = "threads"
 
     def __repr__(self) -> str:
         number = counted(len(self.workers), "real worker")
         return self.summary(f"Machine: {number} as {self.placement}")
-
-    def __post_init__(self):
-        if not self.workers:
-            raise ValueError("a machine needs at least one worker: pass a device")
-        self.check(STEP_MODES)
-        if self.placement not in PLACEMENTS:
-            raise ValueError(
-                f"placement={self.placement!r}: choose one of {', '.join(PLACEMENTS)}"
-            )
 
     @property
     def devices(self) -> tuple[Device, ...]:
         """Every device once, in the order of workers."""
         return tuple({w.device: None for w in self.workers})
 
-    def infos(self, costs: Mapping[str, tuple[float, float]]) -> tuple[WorkerInfo, ...]:
-        """Return the workers as policies see them.
-
-        `costs` are (fixed, per example) seconds by name, without slowdowns, which
-        multiply them.
-        """
-        return self.infos_of(costs, devices=[w.device_name for w in self.workers])
+    def most_per_device(self, kind: str) -> int:
+        """Return the largest number of workers that share a device of this kind."""
+        return max(Counter(w.device for w in self.workers if w.kind == kind).values())
 
 
+@checked
 def local_machine(
-    devices: Sequence[Device | str] | None = None,
+    devices: Sequence[Device] | None = None,
     *,
-    workers_per_device: int = 1,
-    slowdown: float | Sequence[float] | Mapping[str, float] = 1.0,
+    workers_per_device: Count = 1,
+    slowdown: Slowdowns = 1.0,
     faults: Sequence[ScriptedFault] = (),
-    step_mode: str | None = None,
-    placement: str = "threads",
+    step_mode: StepMode = None,
+    placement: PlacementName = "threads",
 ) -> LocalMachine:
     """Return the devices of this process as a machine on which runs are real.
 
@@ -107,12 +103,10 @@ def local_machine(
     any other use of JAX. Errors: ValueError for a device that does not exist, or for
     an invalid slowdown.
     """
-    known = _devices_for(placement)
+    # a mesh may span several processes
+    several = placement != "threads" and jax.process_count() > 1
+    known = jax.devices() if several else all_devices()
     chosen = known if devices is None else chosen_devices(devices, known)
-    if not (isinstance(workers_per_device, int) and workers_per_device >= 1):
-        raise ValueError(
-            f"workers_per_device={workers_per_device}: pass a whole number, at least 1"
-        )
     names = [
         f"{device_name(d)}/{i}" if workers_per_device > 1 else device_name(d)
         for d in chosen
@@ -124,9 +118,3 @@ def local_machine(
         for fields in zip(names, repeated, slowdowns_of(slowdown, names), strict=True)
     )
     return LocalMachine(workers, tuple(faults), step_mode, placement)
-
-
-def _devices_for(placement: str) -> list[Device]:
-    """Return the devices to choose from: a mesh may span several processes."""
-    several = placement != "threads" and jax.process_count() > 1
-    return jax.devices() if several else all_devices()

@@ -7,16 +7,15 @@ from hetjax.engine.protocols import Runtime
 from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.engine.step_runner import StepRunner, StepSettings
 from hetjax.runtimes.real.dry_run import compile_merges, compile_steps, dry_run
-from hetjax.runtimes.real.measured_costs import measure_costs
-from hetjax.runtimes.real.step_mode_choice import choose_step_modes, chosen_before
-from hetjax.runtimes.real.step_timer import StepTimer
+from hetjax.runtimes.real.step_mode_choice import (
+    choose_step_mode,
+    choose_step_modes,
+    chosen_before,
+)
+from hetjax.runtimes.real.step_timer import StepTimer, measure_costs
 from hetjax.runtimes.real.wall_clock import WallClock
 from hetjax.runtimes.threads.local_machine import LocalMachine
-from hetjax.runtimes.threads.thread_executor import (
-    DeviceWorker,
-    ThreadExecutor,
-    WorkerThreads,
-)
+from hetjax.runtimes.threads.thread_executor import DeviceWorker, ThreadExecutor
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import header
 from hetjax.tracing.recorder import Recorder
@@ -40,29 +39,31 @@ def open_threads(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime
         num_examples=len(job.train),
         seconds=job.instants[-1],
     )
-    step_modes = choose_step_modes(machine, timer, found, before.get("step_modes", {}))
+    step_modes = choose_step_modes(
+        machine,
+        found,
+        before.get("step_modes", {}),
+        lambda mine, *shape: choose_step_mode(timer, devices[mine[0]], *shape)[0],
+    )
     by_worker = [step_modes[w.kind] for w in machine.workers]
     compile_steps(timer, job, devices, by_worker, found)
     compile_merges(strategy, job, infos, placement, found)
-    worker_threads = WorkerThreads(
-        [
-            DeviceWorker(w.name, w.device, w.slowdown, step_mode)
-            for w, step_mode in zip(machine.workers, by_worker, strict=True)
-        ],
-        job.compilations,
-    )
     clock = WallClock(
         infos,
         faults=machine.faults,
-        on_slow=worker_threads.slow,
-        is_compiling=worker_threads.is_compiling,
+        on_slow=lambda worker, factor: executor.slow(worker, factor),
+        is_compiling=lambda worker: executor.is_compiling(worker),
     )
+    workers = [
+        DeviceWorker(w.name, w.device, w.slowdown, step_mode)
+        for w, step_mode in zip(machine.workers, by_worker, strict=True)
+    ]
+    executor = ThreadExecutor(StepRunner(settings, job), workers, clock)
     slowdowns = [worker.slowdown for worker in machine.workers]
     about = header(strategy, job, step_modes, fastest, slowdowns)
     recorder = Recorder(infos, about, path, continues=job.continues)
     # a trace file does not hold these, but `replay` in the same process can use them
     recorder.recording.context = (job.programs.task, job.data, strategy)
-    executor = ThreadExecutor(StepRunner(settings, job), worker_threads, clock)
     return Runtime(
         clock,
         ReferencePlayer(strategy, job, infos, executor, placement),

@@ -1,12 +1,10 @@
 """The executor of real devices: a thread for every worker.
 
-A thread takes assignments from its queue, runs their steps on its worker's device,
-waits for the results, and reports the times. Then it takes the loop's next turns
-itself, one thread at a time, until it has a new assignment: no other thread has to be
-woken between an arrival and the worker's next local round. The caller's thread handles
-the rest: timers, deadlines, workers that join, the end of the run. Threads are daemons:
-a thread that is stuck in native code does not keep the process alive, and is named in
-the history.
+A thread runs assignments on its worker's device and reports their times. Then it takes
+the loop's next turns itself, one thread at a time, until it has a new assignment: no
+other thread has to be woken between an arrival and the worker's next local round. The
+caller's thread handles the rest: timers, deadlines, workers that join, the end of the
+run. Threads that are stuck in native code (they are daemons) are named in the history.
 """
 
 import queue
@@ -19,12 +17,12 @@ from typing import NamedTuple
 
 from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment, TakeTurns
-from hetjax.engine.programs.compilations import Compilations
 from hetjax.engine.step_runner import RoundOutcome, StepRunner
 from hetjax.runtimes.devices import device_name
 from hetjax.runtimes.inline import group_assignments
 from hetjax.runtimes.real.throttle import Cancelled, Throttle
-from hetjax.runtimes.real.wall_clock import Completion, WallClock
+from hetjax.runtimes.real.wall_clock import WallClock
+from hetjax.runtimes.real.worker_reports import Completion
 
 END = 5.0  # [s] that threads may take to end, on top of their usual remaining time
 _TURN: list[Assignment] = []  # in a thread's queue: take the loop's turns
@@ -40,40 +38,17 @@ class DeviceWorker(NamedTuple):
     factor: float = 1.0  # of a scripted fault, on top of the slowdown
 
 
-class WorkerThreads:
-    """The workers and the threads that run their assignments."""
-
-    def __init__(self, workers: Sequence[DeviceWorker], compilations: Compilations):
-        """Start with no worker at work."""
-        self.workers = list(workers)
-        self.threads: dict[int, threading.Thread] = {}  # by worker with an assignment
-        self._compilations = compilations
-
-    def slow(self, worker: int, factor: float) -> None:
-        """Make a worker's steps take `factor` times as long as at the start."""
-        self.workers[worker] = self.workers[worker]._replace(factor=factor)
-
-    def is_compiling(self, worker: int) -> bool:
-        """Whether a worker's thread waits for a compilation."""
-        thread = self.threads.get(worker)
-        return thread is not None and self._compilations.is_compiling(thread)
-
-
 class ThreadExecutor:
     """Runs every worker's assignments in its own thread."""
 
     def __init__(
-        self,
-        steps: StepRunner,
-        worker_threads: WorkerThreads,
-        clock: WallClock,
+        self, steps: StepRunner, workers: Sequence[DeviceWorker], clock: WallClock
     ):
         """Report each worker's completed assignments to the clock."""
-        self._steps, self._worker_threads, self._clock = steps, worker_threads, clock
-        self._device_classes = [
-            (device_name(w.device), w.slowdown) for w in worker_threads.workers
-        ]
+        self.steps, self.workers, self._clock = steps, list(workers), clock
+        self._device_classes = [(device_name(w.device), w.slowdown) for w in workers]
         self._threads: dict[int, _WorkerThread] = {}
+        self._busy: dict[int, _WorkerThread] = {}  # by worker with an assignment
         self._discarded: list[_WorkerThread] = []
         self._pending: list[Assignment] = []  # until the turn is over
         self._outcomes: dict[int, RoundOutcome] = {}
@@ -81,6 +56,15 @@ class ThreadExecutor:
         self._idle: set[_WorkerThread] = set()  # threads that may take them
         self._take_turns: TakeTurns | None = None  # None when the run is over
         self._raised: BaseException | None = None
+
+    def slow(self, worker: int, factor: float) -> None:
+        """Make a worker's steps take `factor` times as long as at the start."""
+        self.workers[worker] = self.workers[worker]._replace(factor=factor)
+
+    def is_compiling(self, worker: int) -> bool:
+        """Whether a worker's thread waits for a compilation."""
+        thread = self._busy.get(worker)
+        return thread is not None and self.steps.compilations.is_compiling(thread)
 
     def run_turns(self, take_turns: TakeTurns) -> None:
         """Take the turns that no worker's thread takes, until the run is over."""
@@ -129,12 +113,12 @@ class ThreadExecutor:
         """Report completed assignments, on a worker's thread; clear `outcomes`."""
         # after a failure `outcomes` is empty
         for completion, outcome in zip(done, outcomes, strict=False):
-            if self._worker_threads.threads.get(completion.worker) is thread:
+            if self._busy.get(completion.worker) is thread:
                 self._outcomes[completion.worker] = outcome
         outcomes.clear()
         outcome = None
         for completion in done:
-            self._clock.completed(completion)
+            self._clock.report(completion)
 
     def run_turns_on(self, thread: "_WorkerThread") -> None:
         """Take turns on a worker's thread, unless another thread takes them.
@@ -169,7 +153,7 @@ class ThreadExecutor:
         In the step mode "vmapped" it waits for the end of the turn, and runs in a group
         on the thread of one of the group's workers.
         """
-        if self._worker_threads.workers[assignment.worker].step_mode == "vmapped":
+        if self.workers[assignment.worker].step_mode == "vmapped":
             self._pending.append(assignment)
         else:
             self._assign([assignment])
@@ -182,21 +166,18 @@ class ThreadExecutor:
             self._pending = []
 
     def _assign(self, group: list[Assignment]) -> None:
-        """Let the thread of the group's first worker run the whole group."""
         first = group[0].worker
         if first not in self._threads:
-            self._threads[first] = _WorkerThread(
-                first, self._steps, self._worker_threads, self
-            )
+            self._threads[first] = _WorkerThread(first, self)
             self._threads[first].start()
         for a in group:
-            self._worker_threads.threads[a.worker] = self._threads[first]
+            self._busy[a.worker] = self._threads[first]
         self._idle.discard(self._threads[first])
         self._threads[first].queue.put(group)
 
     def finish(self, worker: int) -> RoundOutcome:
         """Return a worker's outcome; its arrays are computed."""
-        self._worker_threads.threads.pop(worker, None)  # a continued run has none
+        self._busy.pop(worker, None)  # a continued run has none
         return self._outcomes.pop(worker)
 
     def outcome(self, worker: int) -> None:
@@ -209,13 +190,13 @@ class ThreadExecutor:
     def discard(self, worker: int) -> None:
         """Discard a worker's assignment; its thread ends after the current step."""
         self._pending = [a for a in self._pending if a.worker != worker]
-        self._worker_threads.threads.pop(worker, None)
+        self._busy.pop(worker, None)
         self._outcomes.pop(worker, None)
         if worker in self._threads:
             thread = self._threads.pop(worker)
             self._idle.discard(thread)
             # it first completes a group with other workers' assignments
-            thread.cancel(at_once=thread not in self._worker_threads.threads.values())
+            thread.cancel(at_once=thread not in self._busy.values())
             self._discarded.append(thread)
 
     def close(self) -> list[int]:
@@ -233,20 +214,13 @@ class ThreadExecutor:
 class _WorkerThread(threading.Thread):
     """One worker's thread."""
 
-    def __init__(
-        self,
-        worker: int,
-        steps: StepRunner,
-        worker_threads: WorkerThreads,
-        executor: ThreadExecutor,
-    ):
-        name = f"hetjax worker {worker_threads.workers[worker].name}"
+    def __init__(self, worker: int, executor: ThreadExecutor):
+        name = f"hetjax worker {executor.workers[worker].name}"
         super().__init__(name=name, daemon=True)
-        self.worker, self._worker_threads = worker, worker_threads
-        self._steps, self._executor = steps, executor
-        self._compilations = steps.compilations
+        self.worker, self._executor = worker, executor
+        self._compilations = executor.steps.compilations
         self.queue: queue.SimpleQueue[list[Assignment] | None] = queue.SimpleQueue()
-        self._throttle = Throttle(steps.compilations)
+        self._throttle = Throttle(self._compilations)
 
     def cancel(self, *, at_once: bool = True) -> None:
         """End the thread after its step (`at_once`), or after its assignments."""
@@ -279,18 +253,13 @@ class _WorkerThread(threading.Thread):
             self._executor.run_turns_on(self)
 
     def _work(self, group: list[Assignment]) -> list[RoundOutcome]:
-        device_worker = self._worker_threads.workers[group[0].worker]
+        workers, steps = self._executor.workers, self._executor.steps
+        first, between = workers[group[0].worker], self._throttle.between
         # the worker with the largest scripted factor slows down the whole group
-        factor = max(self._worker_threads.workers[a.worker].factor for a in group)
-        slowdown = device_worker.slowdown * factor
-        self._throttle.begin(slowdown)
-        between = self._throttle.between
+        factor = max(workers[a.worker].factor for a in group)
+        self._throttle.begin(first.slowdown * factor)
         if len(group) > 1:
-            outcomes = self._steps.vmapped(group, device_worker.device, between)
+            outcomes = steps.vmapped(group, first.device, between)
         else:
-            outcomes = [
-                self._steps.run(
-                    group[0], device_worker.step_mode, device_worker.device, between
-                )
-            ]
+            outcomes = [steps.run(group[0], first.step_mode, first.device, between)]
         return [outcome.wait() for outcome in outcomes]

@@ -67,8 +67,21 @@ class InProcessCluster:
             value = [_read_only(array) for array in value]
         return Payload(value)
 
+    def share(self, value):
+        return SharedInProcess(_pickled(value))
+
     def close(self):
         self.closed = True
+
+
+class SharedInProcess:
+    """A value that actors fetch; all share tasks, so that they are compiled once."""
+
+    def __init__(self, pickled):
+        self._pickled = pickled
+
+    def get(self):
+        return _copied_once(self._pickled)
 
 
 def _read_only(array):
@@ -93,13 +106,13 @@ class InProcessActor:
         self.calls = []  # (method, bytes of its arguments) of every call
         self._actor = self._queues[STEPS].submit(make)
 
-    def call(self, method, *args, queue, label="", parts=1):
-        del label
+    def call(self, method, *args, queue, parts=1):
         futures = [Future() for _ in range(parts)]
         self.calls.append((method, *args[:1]))
         # arguments must be picklable: a process would get a copy
-        copied = _copied_once if method == "store" else _copied
-        args = [a if isinstance(a, Payload) else copied(_pickled(a)) for a in args]
+        args = [
+            a if isinstance(a, Payload) else pickle.loads(_pickled(a)) for a in args
+        ]
         self._open[id(futures)] = futures
         if self._dead.is_set():
             self._end(futures, Unreachable("it was killed"))
@@ -143,8 +156,6 @@ class InProcessActor:
         self._running.set()
 
 
-_copied = pickle.loads
-# all actors share tasks and strategies, so that they are compiled once
 _copied_once = cache(pickle.loads)
 
 

@@ -28,8 +28,8 @@ from real_runs import (
 
 import hetjax as hj
 from hetjax.runtimes.cluster import supervisor, worker_group
-from hetjax.runtimes.cluster.actor import ActorRun
-from hetjax.runtimes.cluster.actor_pool import MAX_STORED
+from hetjax.runtimes.cluster.actor import MAX_STORED
+from hetjax.runtimes.cluster.actor_run import ActorRun
 
 pytestmark = pytest.mark.usefixtures("patient")
 LONG = 60.0  # [s] for events that take much less
@@ -204,7 +204,7 @@ def test_an_actor_that_hangs_is_lost_and_rejoins(before_round, patient):
 def test_an_actor_that_hangs_to_the_end_is_stuck_and_replaced(
     before_round, patient, impatient, monkeypatch
 ):
-    monkeypatch.setattr("hetjax.runtimes.cluster.open_cluster.END_TIMEOUT", 0.3)
+    monkeypatch.setattr("hetjax.runtimes.cluster.cluster_executor.END_TIMEOUT", 0.3)
     cluster, machine = three_actors()
     hung = cluster.actors[0]
     hang_in_a_round(hung, before_round, patient)
@@ -262,9 +262,8 @@ def test_what_an_actor_cannot_apply_is_reported_with_its_next_round(monkeypatch)
     _, machine = three_actors()
     inner = ActorRun.apply_changes
 
-    def change(self, changes, *payloads):
-        bad = self._worker == 2 and len(payloads) > 0
-        return inner(self, changes, *(() if bad else payloads))
+    def change(self, changes, sent):
+        return inner(self, changes, [] if self._worker == 2 else sent)
 
     monkeypatch.setattr(ActorRun, "apply_changes", change)
     history = real(rounds(), machine, until=[lost(2), *3 * [merged]])
@@ -354,7 +353,7 @@ def test_shards_stay_with_their_workers():
     cluster, machine = three_actors()
     history = real(strategy, machine, until=[*ALL_ARRIVED, *3 * [merged]])
     for actor in cluster.actors:
-        held = [split for split, _ in actor._actor.result()._data.values()]
+        held = actor._actor.result()._data.values()
         assert [len(split) for split in held] == [20]
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
@@ -380,7 +379,7 @@ def test_an_actor_whose_step_hangs_does_not_stop_the_next_run(monkeypatch, patie
         return inner(self, local_round, replica)
 
     monkeypatch.setattr(ActorRun, "_outcome", outcome)
-    monkeypatch.setattr("hetjax.runtimes.cluster.open_cluster.END_TIMEOUT", 0.5)
+    monkeypatch.setattr("hetjax.runtimes.cluster.cluster_executor.END_TIMEOUT", 0.5)
     history = real(rounds(), machine, until=[lost(1), merged])
     assert history.stuck == ["b/cpu:0"]
     monkeypatch.setattr(ActorRun, "_outcome", inner)
@@ -526,15 +525,16 @@ def test_a_worker_does_not_move_to_another_kind_of_device(monkeypatch, cpu_alone
     assert "it has a odd, not a cpu" in events[-1].why
 
 
-def test_what_is_sent_again_is_not_evicted_next():
+def test_what_is_used_again_is_not_evicted_next():
     """A run sends its settings, perhaps stored long ago, and then its task."""
     cluster, machine = three_actors()
-    actor, send = cluster.actors[0], machine.pool.broadcast.send
-    keys = [send(actor, number, number) for number in range(MAX_STORED)]
-    assert send(actor, 0, 0) == keys[0]
-    new = send(actor, "new", "new")
-    known = actor._actor.result()._stored
-    assert set(known) == {keys[0], *keys[2:], new}
+    actor, broadcast = cluster.actors[0]._actor.result(), machine.pool.broadcast
+    values = [broadcast.share(n, lambda n=n: n) for n in range(MAX_STORED + 1)]
+    for value in values[:-1]:
+        actor._fetched(value)
+    assert actor._fetched(values[0]) == 0
+    assert actor._fetched(values[-1]) == MAX_STORED
+    assert set(actor._stored) == {values[0].key, *(v.key for v in values[2:])}
 
 
 def test_a_script_slows_a_new_process_too():

@@ -31,6 +31,7 @@ from test_real_strategies import EPOCHS, SOON, strategy
 import hetjax as hj
 from hetjax.data import from_arrays
 from hetjax.data.portable import MappedFile, MappedRows, Portable, portable
+from hetjax.runtimes.cluster import actor
 from hetjax.runtimes.cluster.cluster_machine import make_machine
 from hetjax.runtimes.cluster.node_slots import (
     ClusterNode,
@@ -244,28 +245,37 @@ def test_a_run_of_threads_is_resumed_with_actors(tmp_path):
 # -- data ------------------------------------------------------------------------------
 
 
-def test_a_data_set_with_a_recipe_is_loaded_by_every_actor():
+@pytest.fixture
+def shared(monkeypatch):
+    """The values that are put for actors to fetch."""
+    values, inner = [], InProcessCluster.share
+    monkeypatch.setattr(
+        InProcessCluster, "share", lambda self, x: values.append(x) or inner(self, x)
+    )
+    return values
+
+
+def test_a_data_set_with_a_recipe_is_loaded_by_every_actor(monkeypatch, shared):
     """Nothing of it is sent, and it is loaded once for all runs."""
-    cluster, machine = three_actors()
+    _, machine = three_actors()
+    loaded, inner = [], actor.WorkerActor._load
+    monkeypatch.setattr(
+        actor.WorkerActor, "_load", lambda self, x: loaded.append(x) or inner(self, x)
+    )
     data = hj.data.digits()
     task = hj.classification(hj.models.mlp(hidden=8), data)
     for seed in (0, 1):
         options = {"task": task, "data": data, "seed": seed}
         real(rounds(), machine, until=[merged], **options)
-    for actor in cluster.actors:
-        methods = [name for name, *_ in actor.calls]
-        assert methods.count("load_data") == 1
-        assert "receive_data" not in methods
+    assert len(loaded) == 3
+    assert not any(isinstance(value, Portable) for value in shared)
 
 
-def test_a_data_set_without_one_is_put_once_for_all_actors():
-    cluster, machine = three_actors()
+def test_a_data_set_without_one_is_put_once_for_all_actors(shared):
+    _, machine = three_actors()
     real(rounds(), machine, until=[merged])
     real(rounds(batch_size=8), machine, until=[merged])
-    receipts = [
-        call for m in cluster.actors for call in m.calls if call[0] == "receive_data"
-    ]
-    assert len(receipts) == 3
+    assert len([value for value in shared if isinstance(value, Portable)]) == 1
 
 
 def mapped(folder, name="x.npy"):
@@ -277,20 +287,15 @@ def mapped(folder, name="x.npy"):
 
 
 @pytest.mark.parametrize("shards", [None, [np.arange(k, 60, 3) for k in range(3)]])
-def test_the_path_of_a_memory_map_is_sent(tmp_path, shards, monkeypatch):
+def test_the_path_of_a_memory_map_is_sent(tmp_path, shards, shared):
     _, machine = three_actors()
-    payloads = []
-    inner = InProcessCluster.put
-    monkeypatch.setattr(
-        InProcessCluster, "put", lambda self, x: payloads.append(x) or inner(self, x)
-    )
     strategy = rounds()
     if shards:
         strategy = strategy._replace(sampler=hj.sampling.sharded(shards))
     data = mapped(tmp_path)
     history = real(strategy, machine, until=3 * [merged], data=data)
     assert hj.replay(history.trace, progress=False).replayed == "equal"
-    sent = [p.leaves[0] for p in payloads if isinstance(p, Portable)]
+    sent = [p.leaves[0] for p in shared if isinstance(p, Portable)]
     assert len(sent) == (3 if shards else 1)
     assert all(isinstance(x, MappedRows if shards else MappedFile) for x in sent)
 
@@ -410,7 +415,7 @@ def test_names_of_nodes_are_unique():
         ({"workers": 4}, "no room for 4 workers .* a has 1 CPU; b has 1 CPU"),
         ({"resources": {"GPU": 1}}, "no room for any worker"),
         ({"slowdown": (1, 2)}, "slowdown has 2 entries for 3 workers"),
-        ({"slowdown": 0.5}, "can only be made slower"),
+        ({"slowdown": 0.5}, "slowdown=0.5: pass a number of at least 1"),
         ({"step_mode": "vmapped"}, "choose one of dispatch, fused, unrolled"),
         (
             {"faults": (hj.machine.ScriptedFault(1.0, "kill", "gpu"),)},
@@ -429,23 +434,26 @@ def test_requests_that_cannot_be_met(settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"workers": 0}, "workers=0: must be a whole number, at least 1"),
+        ({"workers": 0}, "workers=0: pass a whole number of at least 1"),
         ({"local_workers": 2.5}, "local_workers=2.5"),
-        ({"joiners": -1}, "joiners=-1: must be a whole number, at least 0"),
-        ({"address": 5}, "address=5: must be host:port"),
+        ({"joiners": -1}, "joiners=-1: pass a whole number of at least 0"),
+        ({"address": 5}, "address=5: pass a string"),
         ({"resources": {}}, "must be positive numbers by name"),
         ({"resources": []}, r"resources=\[\]: must be"),
         ({"resources": {"CPU": 0}}, "must be positive numbers by name"),
         ({"resources": [{"CPU": 1}, {}]}, "must be positive numbers by name"),
         (
             {"resources": [{"CPU": 1}] * 3, "workers": 2},
-            "resources has 3 entries, but workers=2",
+            "resources has 3 entries for 2 workers",
         ),
-        ({"resources": [{"CPU": 1}], "local_workers": 2}, "but local_workers=2: pass"),
+        (
+            {"resources": [{"CPU": 1}], "local_workers": 2},
+            "entries for 2 workers: pass",
+        ),
         ({"step_mode": "vmapped"}, "choose one of dispatch, fused, unrolled"),
-        ({"slowdown": 0.5}, "slowdown=0.5: a real device can only be made slower"),
-        ({"slowdown": {"a": 0.5}}, "slowdown=0.5: a real device"),
-        ({"slowdown": [1, 0.5]}, "slowdown=0.5: a real device"),
+        ({"slowdown": 0.5}, "slowdown=0.5: pass a number of at least 1"),
+        ({"slowdown": {"a": 0.5}}, "slowdown=0.5: pass"),
+        ({"slowdown": [1, 0.5]}, r"slowdown=\[1, 0.5\]: pass"),
     ],
 )
 def test_requests_that_mean_nothing(monkeypatch, settings, message):

@@ -197,4 +197,4 @@ if __name__ == "__main__":
     try:
         task()
     except (ValueError, exchange.ProcessDied) as error:
-        lifecycle.end(2, str(error))
+        lifecycle.end(2, error)

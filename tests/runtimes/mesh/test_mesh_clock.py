@@ -5,8 +5,9 @@ import pytest
 
 from hetjax.machine import Arrival, LocalRound, Timer, WorkerInfo
 from hetjax.runtimes.mesh import mesh_clock as module
-from hetjax.runtimes.mesh.mesh_clock import MeshClock, RateEstimate
+from hetjax.runtimes.mesh.mesh_clock import MeshClock
 from hetjax.runtimes.mesh.mesh_player import MeshPlayer
+from hetjax.runtimes.mesh.mesh_times import RateEstimate
 from hetjax.runtimes.mesh.superstep import ControlMessage
 
 STEP = LocalRound(1, 1)

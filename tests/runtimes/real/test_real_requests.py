@@ -23,7 +23,7 @@ from hetjax.machine import Cost, Link, Machine, Profile, ScriptedFault
         (["cpu:0", "cpu:0"], {}, "pass every device once"),
         ([], {}, "at least one worker"),
         (["cpu:0"], {"workers_per_device": 0}, "workers_per_device=0"),
-        (["cpu:0"], {"slowdown": 0.5}, "slowdown=0.5 of cpu:0"),
+        (["cpu:0"], {"slowdown": 0.5}, "slowdown=0.5: pass a number of at least 1"),
         (["cpu:0"], {"slowdown": (1, 2)}, "2 entries for 1 workers"),
         (["cpu:0"], {"slowdown": {"gpu:0": 2}}, "unknown workers gpu:0: the workers"),
         (

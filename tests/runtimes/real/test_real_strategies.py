@@ -27,6 +27,7 @@ from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.engine.step_runner import StepRunner
 from hetjax.runtimes.real import step_mode_choice
+from hetjax.runtimes.real.step_timer import StepTimer
 from hetjax.tracing.fingerprint import digest
 from hetjax.tracing.fit import fit_machine
 
@@ -152,15 +153,19 @@ def test_a_step_mode_is_measured_once(monkeypatch, tmp_path):
     """The second run reads the step mode from the disk, and the trace names it."""
     monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
     measured = []
-    inner = step_mode_choice._measure
-    monkeypatch.setattr(
-        step_mode_choice, "_measure", lambda *a: measured.append(a[1:]) or inner(*a)
-    )
+    inner = StepTimer.seconds
+
+    def seconds(self, *given, **more):
+        measured.append(more)
+        return inner(self, *given, shortest=0.0, **more)
+
+    monkeypatch.setattr(StepTimer, "seconds", seconds)
     histories = [
         real(strategy("fed_acc"), three_workers(step_mode=None), until=[merged])
         for _ in range(2)
     ]
-    assert len(measured) == 1
+    modes = [more["step_mode"] for more in measured if more]
+    assert modes == ["dispatch", "fused", "unrolled"]
     assert histories[0].step_modes == histories[1].step_modes
     assert histories[0].trace.load().header["step_modes"] == histories[0].step_modes
     assert len(list((tmp_path / "step_modes").glob("*.json"))) == 1

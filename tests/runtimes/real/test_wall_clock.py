@@ -21,7 +21,7 @@ from hetjax.machine import (
     Timer,
 )
 from hetjax.machine.types import MergeOp
-from hetjax.runtimes.real.wall_clock import Completion
+from hetjax.runtimes.real.worker_reports import Completion
 
 ACTION = MergeAction((0, 1), op=MergeOp.PUSH)
 
@@ -57,7 +57,7 @@ def test_arrivals_are_in_the_order_of_their_finish(world):
     for k in range(3):
         c.dispatch(k, STEP, [0])
     for k, finished in enumerate((3.0, 2.0, 1.0)):
-        c.completed(Completion(k, START, START + finished))
+        c.report(Completion(k, START, START + finished))
     world.busy_until(4.0)
     events = [world.awaited(c) for _ in range(3)]
     assert [(e.worker, e.time) for e in events] == [(2, 1.0), (1, 2.0), (0, 3.0)]
@@ -69,7 +69,7 @@ def test_time_does_not_run_back_for_a_late_report(world):
     c.dispatch(0, STEP, [0])
     c.set_timer("a", 2.0)
     assert world.awaited(c) == Timer("a", 2.0)
-    c.completed(Completion(0, START, START + 1.5))  # the report was delayed
+    c.report(Completion(0, START, START + 1.5))  # the report was delayed
     assert world.awaited(c).time == 1.5
     assert c.now == 2.0
 
@@ -102,7 +102,7 @@ def test_ties_merged_then_membership_then_arrivals_then_timers(world):
     c.set_timer("a", 1.0)
     for k in (1, 0):
         c.dispatch(k, STEP, [0])
-        c.completed(Completion(k, START, START + 1.0))
+        c.report(Completion(k, START, START + 1.0))
     world.busy_until(1.0)
     c.next()  # reads the queue: worker 0 comes first
     c.stop(2)
@@ -168,7 +168,7 @@ def test_a_pause_does_not_wait_for_arrived_workers(world):
     c = wall_clock(1.0, 1.0)
     for k in (0, 1):
         c.dispatch(k, STEP, [0])
-        c.completed(Completion(k, START, START + 1.0))
+        c.report(Completion(k, START, START + 1.0))
     world.busy_until(1.0)
     assert world.awaited(c).worker == 0
     with c.paused():
@@ -284,7 +284,7 @@ def test_pauses_do_not_change_the_time_of_rounds(local_rounds, pauses):
     take as many seconds. A round of q quarters arrives q quarters later."""
     with pytest.MonkeyPatch.context() as patch:
         world = World()
-        for name in ("time", "interruptible_queue"):
+        for name in ("time", "queue"):
             patch.setattr(hetjax.runtimes.real.wall_clock, name, world)
         c = wall_clock(1.0, 1.0, 1.0, 1.0)
         for quarter in pauses:
@@ -315,7 +315,7 @@ def test_real_threads_report_in_real_time():
     def local_round():
         began = time.perf_counter()
         time.sleep(0.005)
-        c.completed(Completion(0, began, time.perf_counter()))
+        c.report(Completion(0, began, time.perf_counter()))
 
     thread = threading.Thread(target=local_round)
     thread.start()

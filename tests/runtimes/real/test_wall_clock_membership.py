@@ -17,7 +17,7 @@ from hetjax.machine import (
     ScriptedFault,
     Slow,
 )
-from hetjax.runtimes.real.wall_clock import Completion
+from hetjax.runtimes.real.worker_reports import Appeared, Completion, Vanished
 from hetjax.schedule import Actions
 
 LONG = LocalRound(10, 1)
@@ -67,7 +67,7 @@ def test_a_failed_worker_can_be_stopped_until_the_policy_is_told(world):
     c = wall_clock(1.0, 1.0)
     for k, failure in enumerate(("", "why")):
         c.dispatch(k, STEP, [0])
-        c.completed(Completion(k, START, START + 1.0 + k, failure))
+        c.report(Completion(k, START, START + 1.0 + k, failure))
     world.busy_until(4.0)
     assert world.awaited(c).worker == 0
     c.stop(1)
@@ -379,7 +379,7 @@ def test_a_new_process_outlives_the_loss_of_the_old_one(world):
     assert world.awaited(c).why == "no answer for 21 s"
     world.report(1, 0.0, 24.0, failure="it was killed")
     world.busy_until(25.0)
-    c.appeared(1, "a new process", lambda: adopted.append(world.now))
+    c.report(Appeared(1, "a new process", lambda: adopted.append(world.now)))
     assert world.awaited(c) == Leave(1, 24.0, True, "it was killed")
     assert world.awaited(c) == Join(1, 25.0, "a new process")
     assert adopted == [25.0]
@@ -389,7 +389,7 @@ def test_a_new_process_waits_until_the_loss_is_heard_of(world):
     c, adopted = wall_clock(1.0, 1.0), []
     c.dispatch(1, STEP, [0])
     world.busy_until(1.0)
-    c.appeared(1, "a new process", lambda: adopted.append(world.now))
+    c.report(Appeared(1, "a new process", lambda: adopted.append(world.now)))
     assert world.awaited(c, seconds=1.0) is None
     assert not adopted
     world.report(1, 0.0, 3.0, failure="it was killed")
@@ -403,20 +403,20 @@ def test_a_process_that_is_gone_again_is_not_adopted(world):
     c = wall_clock(1.0, 1.0)
     c.dispatch(1, STEP, [0])
     world.busy_until(1.0)
-    c.appeared(1, "answers again", lambda: pytest.fail("it is gone"))
-    c.vanished(1, "it was killed")
+    c.report(Appeared(1, "answers again", lambda: pytest.fail("it is gone")))
+    c.report(Vanished(1, "it was killed"))
     assert world.awaited(c).why == "it was killed"
     assert world.awaited(c, seconds=5.0) is None
-    c.appeared(1, "a new process")
+    c.report(Appeared(1, "a new process"))
     assert world.awaited(c).why == "a new process"
 
 
 def test_why_no_new_process_comes_is_told_after_the_loss(world):
     """Even if it is reported before the loop has received the loss."""
     c = wall_clock(1.0, 1.0)
-    c.vanished(1, "it was killed")
-    c.vanished(1, "no node has room", again=True)
-    c.vanished(1, "it is unresponsive")  # which is known
+    c.report(Vanished(1, "it was killed"))
+    c.report(Vanished(1, "no node has room", again=True))
+    c.report(Vanished(1, "it is unresponsive"))  # which is known
     assert world.awaited(c) == Leave(1, 0.0, True, "it was killed")
     assert world.awaited(c) == Leave(1, 0.0, True, "no node has room")
     assert world.awaited(c, seconds=5.0) is None
@@ -425,9 +425,9 @@ def test_why_no_new_process_comes_is_told_after_the_loss(world):
 
 def test_a_new_process_comes_after_all_that_was_said_of_the_loss(world):
     c = wall_clock(1.0, 1.0)
-    c.vanished(1, "it was killed")
-    c.vanished(1, "it did not start", again=True)
-    c.appeared(1, "a new process")
+    c.report(Vanished(1, "it was killed"))
+    c.report(Vanished(1, "it did not start", again=True))
+    c.report(Appeared(1, "a new process"))
     assert [world.awaited(c).why for _ in range(3)] == [
         "it was killed",
         "it did not start",
