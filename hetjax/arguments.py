@@ -85,8 +85,8 @@ def checked(function: _Function) -> _Function:
     An argument annotated as `int` must be a whole number below 2**31 (4.0 is one, and
     is passed on as 4), a `float` finite in float32; `Annotated[..., Bounds(...)]`, such
     as `Count`, says between which bounds, and `Literal` which choices there are. None,
-    strings, lists and instances of hetjax's own classes must be among an argument's
-    types. Other objects, such as functions and arrays, and the bounds of numbers that
+    strings, lists, functions and instances of hetjax's own classes must be among an argument's
+    types. Other objects, such as arrays, and the bounds of numbers that
     JAX traces are not checked. Errors: a ValueError that names the argument and what it
     may be.
     """
@@ -168,7 +168,11 @@ def _is_checked(option: Any) -> bool:
     if elements := _elements(option):
         return any(map(_is_checked, elements))
     plain = _bounds(option)[0] in _WORDS or typing.get_origin(option) is Literal
-    return plain or _is_own(option)
+    return plain or _is_own(option) or _is_function(option)
+
+
+def _is_function(option: Any) -> bool:
+    return typing.get_origin(option) is collections.abc.Callable
 
 
 def _is_own(option: Any) -> bool:
@@ -196,6 +200,8 @@ def _as(option: Any, value: Any) -> Any:
     if typing.get_origin(kind) is Literal:
         plain = isinstance(value, Real | str | None)
         return value if plain and value in typing.get_args(kind) else _REJECTED
+    if _is_function(kind):
+        return value if callable(value) else _REJECTED
     if kind in (bool, str, type(None)) or _is_own(kind):
         if isinstance(value, kind):
             return value
@@ -249,8 +255,9 @@ def _words(option: Any) -> str:
         return "one of " + ", ".join(map(str, typing.get_args(kind)))
     if elements := _elements(kind):
         return f"a sequence of {_plural(elements[0])}"
-    function = typing.get_origin(kind) is collections.abc.Callable
-    return "a function" if function else f"a {getattr(kind, '__name__', kind)}"
+    return (
+        "a function" if _is_function(kind) else f"a {getattr(kind, '__name__', kind)}"
+    )
 
 
 def _plural(option: Any) -> str:

@@ -140,7 +140,8 @@ def check_rate(learning_rate: Any) -> None:
     if not scheduled:
         return
     own = isinstance(learning_rate, LearningRate)
-    schedule, unit = learning_rate if own else (learning_rate, "examples")
+    schedule = learning_rate.schedule if own else learning_rate
+    unit = learning_rate.over if own else "examples"
     first = _value_at_start(schedule, unit)
     if not (math.isfinite(first) and first >= 0):
         raise ValueError(

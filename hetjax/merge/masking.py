@@ -41,8 +41,8 @@ def masked(merge: Merge) -> Merge:
         if n > MOST:
             raise ValueError(
                 f"masked: {n} members, but at most {MOST} are supported: write the "
-                "merge with weights (hetjax.merge.weighted_mean, Group.total), where "
-                "an absent member has weight zero"
+                "merge with weights (hj.formulas.weighted_mean, Group.total), where an "
+                "absent member has weight zero"
             )
         order = jnp.argsort(~stats.present, stable=True)  # present members first
         place = jnp.argsort(order)

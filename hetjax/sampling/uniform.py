@@ -1,13 +1,14 @@
 """Uniform sampling: by default one shuffled pass after another."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from hetjax.arguments import checked
 from hetjax.machine.types import WorkerInfo
 from hetjax.sampling.types import Sampler
 
-ORDERS = ("shuffled", "sequential", "with_replacement")
+Order = Literal["shuffled", "sequential", "with_replacement"]
 
 
 class PassState(NamedTuple):
@@ -19,7 +20,8 @@ class PassState(NamedTuple):
     position: int  # of the next example in `order`
 
 
-def uniform(order: str = "shuffled") -> Sampler:
+@checked
+def uniform(order: Order = "shuffled") -> Sampler:
     """All workers draw in turn from one pass; each pass is a new permutation.
 
     The permutations depend only on the seed, so all strategies see the same ones. A
@@ -30,8 +32,6 @@ def uniform(order: str = "shuffled") -> Sampler:
     `order="with_replacement"` draws each example independently, as the analysis of
     Hogwild! assumes.
     """
-    if order not in ORDERS:
-        raise ValueError(f"order={order!r}: choose one of {ORDERS}")
 
     def init(
         workers: tuple[WorkerInfo, ...], num_examples: int, seed: int

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from hetjax.arguments import checked
 from hetjax.machine.types import LocalRound
 
-BOUNDS = ("skip", "clip")
+Bound = Literal["skip", "clip"]
+BOUNDS = get_args(Bound)
 ScalingRule = Callable[[Sequence[float], Sequence[int]], tuple[float, ...]]
 
 

@@ -4,13 +4,14 @@
 weight zero. Settings may be arrays, also under `jit` and under `vmap` over settings.
 """
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from hetjax import tree
+from hetjax.arguments import as_kind
 from hetjax.merge.group import Group
 from hetjax.merge.merge_checks import check_steps
 from hetjax.traced_settings import is_given
@@ -18,8 +19,8 @@ from hetjax.tree import PyTree
 
 Numbers: TypeAlias = ArrayLike | list[float] | list[int] | tuple[float, ...]
 
-NORMS = ("l2_over_dim", "rms", "rms_per_leaf")
-RULES = ("paper", "local_steps", "local_steps_x_batch")
+Norm = Literal["l2_over_dim", "rms", "rms_per_leaf"]
+WeightRule = Literal["paper", "local_steps", "local_steps_x_batch"]
 
 
 def floats(values: Numbers) -> jax.Array:
@@ -64,7 +65,7 @@ def normalized_weights(
     norms: Numbers,
     delta: ArrayLike = 0.1,
     threshold: ArrayLike = 0.1,
-    rule: str = "paper",
+    rule: WeightRule = "paper",
     present: ArrayLike | None = None,
 ) -> jax.Array:
     """[n] the weights of Algorithm 2 of the Adaptive SGD paper.
@@ -92,11 +93,10 @@ def normalized_weights(
 
 
 def unnormalized(
-    rule: str, u: jax.Array, b: jax.Array, present: jax.Array
+    rule: WeightRule, u: jax.Array, b: jax.Array, present: jax.Array
 ) -> jax.Array:
     """[n] the weights of a rule before normalization."""
-    if rule not in RULES:
-        raise ValueError(f"rule={rule!r}: choose one of {RULES}")
+    as_kind("rule", rule, WeightRule)
     if rule == "local_steps":
         return u
     if rule == "local_steps_x_batch":
@@ -128,14 +128,13 @@ def perturbed(
     return jnp.where(changed, alpha * factor, alpha), excess, changed
 
 
-def model_norm(params: PyTree, norm: str = "l2_over_dim") -> jax.Array:
+def model_norm(params: PyTree, norm: Norm = "l2_over_dim") -> jax.Array:
     """[] the size of a model's d parameters.
 
     "l2_over_dim": ||w||_2 / d (as in the text of the Adaptive SGD paper); "rms":
     ||w||_2 / sqrt(d); "rms_per_leaf": the largest root mean square of a leaf.
     """
-    if norm not in NORMS:
-        raise ValueError(f"norm={norm!r}: choose one of {NORMS}")
+    as_kind("norm", norm, Norm)
     if norm == "rms_per_leaf":
         leaves = [x for x in jax.tree.leaves(params) if tree.is_float(x)]
         return jnp.max(jnp.stack([jnp.sqrt(tree.mean_square(x)) for x in leaves]))

@@ -1,6 +1,6 @@
 """MagmaDNN's policy: a master that steps by itself, and its slaves (host world)."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from hetjax.arguments import checked
 from hetjax.machine.roster import Roster
@@ -17,7 +17,8 @@ from hetjax.machine.types import (
 )
 from hetjax.schedule.types import Actions, Policy
 
-SUBTRACT = ("before", "swap")
+Subtract = Literal["before", "swap"]
+SUBTRACT = get_args(Subtract)
 SHARE = 0.1  # default duration of a master's step and of a copy, in batch durations
 
 

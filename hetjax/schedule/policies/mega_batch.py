@@ -1,6 +1,6 @@
 """Dynamic dispatch within mega-batches: the scheduler of Adaptive SGD (host world)."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from hetjax.arguments import checked
 from hetjax.machine.roster import Roster
@@ -9,7 +9,8 @@ from hetjax.schedule.batch_scaling import Scaling, ScalingRule, as_scaling
 from hetjax.schedule.policies.rounds import merge_all
 from hetjax.schedule.types import Actions, Policy
 
-RULES = ("dispatched", "hgpu_code")
+DispatchRule = Literal["dispatched", "hgpu_code"]
+RULES = get_args(DispatchRule)
 
 
 class MegaBatchState(NamedTuple):

@@ -1,13 +1,14 @@
 """CROSSBOW's tuner, which chooses the number of workers per device (host world)."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from hetjax.arguments import checked
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import ROOT, Arrival, Event, Leave, WorkerInfo
 from hetjax.schedule.types import Actions, Policy
 
-TUNERS = ("stop_at_first_drop", "paper")
+Tuner = Literal["stop_at_first_drop", "paper"]
+TUNERS = get_args(Tuner)
 Throughputs = dict[str, float]  # [examples/s] by device
 
 

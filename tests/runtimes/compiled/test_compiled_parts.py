@@ -103,7 +103,7 @@ def by_freshness():
 
     def apply(state, replicas, stats, op):
         weights = stats.present / (1 + stats.staleness)
-        params = hj.merge.weighted_mean([r.params for r in replicas], weights)
+        params = hj.formulas.weighted_mean([r.params for r in replicas], weights)
         return (params, state[1]), tuple(r._replace(params=params) for r in replicas)
 
     return hj.merge.Merge(
