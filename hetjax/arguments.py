@@ -85,10 +85,10 @@ def checked(function: _Function) -> _Function:
     An argument annotated as `int` must be a whole number below 2**31 (4.0 is one, and
     is passed on as 4), a `float` finite in float32; `Annotated[..., Bounds(...)]`, such
     as `Count`, says between which bounds, and `Literal` which choices there are. None,
-    strings, lists, functions and instances of hetjax's own classes must be among an argument's
-    types. Other objects, such as arrays, and the bounds of numbers that
-    JAX traces are not checked. Errors: a ValueError that names the argument and what it
-    may be.
+    strings, lists, functions and instances of hetjax's own classes must be among an
+    argument's types. Other objects, such as arrays, and the bounds of numbers that JAX
+    traces are not checked. Errors: a ValueError that names the argument and what it may
+    be.
     """
     if not isinstance(function, type):
         return _checked(function, function)

@@ -10,9 +10,6 @@ mailbox, last_pushed_grad, angle     used only by the merges that require them
 A merge may declare further buffers with `Buffer(name, init)` in its `requires`.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -94,12 +91,10 @@ def with_buffers(local_update: LocalUpdate, requires: Requires) -> LocalUpdate:
     if not updated:
         return local_update
 
-    def step(
-        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
-    ) -> tuple[Replica, jax.Array]:
+    def step(replica, batch, learning_rate, grad_fn):
         seen = {}
 
-        def watched(*inputs: Any) -> tuple:
+        def watched(*inputs):
             losses, state, seen["grads"] = grad_fn(*inputs)
             return losses, state, seen["grads"]
 

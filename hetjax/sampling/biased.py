@@ -62,7 +62,7 @@ def biased(
     Biased Local SGD, Algorithm 1; docs/algorithms E.2, E.3, E.5.
     """
 
-    def init(workers: Workers, num_examples: int, seed: int) -> BiasedState:
+    def init(workers, num_examples, seed):
         m = len(workers)
         if num_examples < m:  # a draw would never end
             raise ValueError(
@@ -96,7 +96,7 @@ def biased(
         pool = min(pool, num_examples - (pool_factor is None)) if slow else 0
         return BiasedState(seed, 0, losses, empty, counts, tuple(slow), pool)
 
-    def draw(state: BiasedState, worker: int, n: int) -> tuple[BiasedState, np.ndarray]:
+    def draw(state, worker, n):
         pieces = []
         while n > 0:
             if not len(state.queues[worker]):
@@ -107,10 +107,7 @@ def biased(
             n -= len(pieces[-1])
         return state, np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
-    def observe(
-        state: BiasedState, worker: int, indices: np.ndarray, losses: np.ndarray
-    ) -> BiasedState:
-        del worker
+    def observe(state, worker, indices, losses):
         stored = state.losses.copy()
         stored[indices] = losses
         return state._replace(losses=stored)

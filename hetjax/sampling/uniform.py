@@ -5,7 +5,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from hetjax.arguments import checked
-from hetjax.machine.types import WorkerInfo
 from hetjax.sampling.types import Sampler
 
 Order = Literal["shuffled", "sequential", "with_replacement"]
@@ -33,16 +32,12 @@ def uniform(order: Order = "shuffled") -> Sampler:
     Hogwild! assumes.
     """
 
-    def init(
-        workers: tuple[WorkerInfo, ...], num_examples: int, seed: int
-    ) -> PassState:
-        del workers
+    def init(workers, num_examples, seed):
         if num_examples < 1:  # a draw would never end
             raise ValueError(f"there are {num_examples} examples to draw from")
         return PassState(seed, 0, _make_pass(order, seed, 0, num_examples), 0)
 
-    def draw(state: PassState, worker: int, n: int) -> tuple[PassState, np.ndarray]:
-        del worker
+    def draw(state, worker, n):
         piece = state.order[state.position : state.position + n]
         if len(piece) == n:  # the most frequent case
             return advance(state, n), piece.copy()
@@ -54,7 +49,7 @@ def uniform(order: Order = "shuffled") -> Sampler:
             state = advance(state, len(piece))
         return state, np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
-    def advance(state: PassState, n: int) -> PassState:
+    def advance(state, n):
         position, total = state.position + n, len(state.order)
         if position < total:
             return state._replace(position=position)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-from hetjax.arguments import checked
+from hetjax.arguments import Count, Positive, as_kind, checked
 from hetjax.machine.types import LocalRound
 
 Bound = Literal["skip", "clip"]
@@ -58,7 +58,7 @@ def linear_scaling(
     min_batch_size: float,
     batch_size: float,
     beta: float,
-    bound: str = "skip",
+    bound: Bound = "skip",
 ) -> tuple[float, ...]:
     """Assigns larger batches to workers with more updates: Adaptive SGD, Algorithm 1.
 
@@ -75,13 +75,12 @@ def linear_scaling(
     ... )
     (1024, 1024, 960.0, 832.0)
     """
-    if bound not in BOUNDS:
-        raise ValueError(f"bound={bound!r}: choose one of {BOUNDS}")
+    as_kind("bound", bound, Bound)
     if len(updates) == 0:
         raise ValueError("linear_scaling: there are no workers")
     mean = sum(updates) / len(updates)
 
-    def scaled(b: float, u: int) -> float:
+    def scaled(b, u):
         new = b + beta * (u - mean)
         if min_batch_size <= new <= batch_size:
             return new
@@ -113,7 +112,7 @@ def fixed_scaling(
     """
     n, total = len(updates), sum(updates)
 
-    def scaled(b: float, u: int) -> float:
+    def scaled(b, u):
         if n * u < total:
             return max(b - step, min_batch_size) if b > min_batch_size else b
         if n * u > total:
@@ -146,7 +145,7 @@ class Moments(NamedTuple):
 
 @checked
 def measured_scaling(
-    *, min_batch_size: float, batch_size: float, examples: int
+    *, min_batch_size: Positive, batch_size: Positive, examples: Count
 ) -> Scaling:
     """Chooses sizes from measurements so that all workers' steps take the same time.
 
@@ -165,30 +164,23 @@ def measured_scaling(
     own.
     """
 
-    def init(workers: int) -> tuple[Moments, ...]:
+    def init(workers):
         return (Moments(),) * workers
 
-    def observe(
-        state: tuple[Moments, ...], worker: int, local_round: LocalRound, seconds: float
-    ) -> tuple[Moments, ...]:
+    def observe(state, worker, local_round, seconds):
         b, t = local_round.size, seconds / local_round.local_steps
         new = (1.0, b, t, b * b, b * t)
         moments = Moments(*(x + y for x, y in zip(state[worker], new, strict=True)))
         return (*state[:worker], moments, *state[worker + 1 :])
 
-    def scale(
-        state: tuple[Moments, ...],
-        sizes: Sequence[float],
-        updates: Sequence[int],
-        here: Sequence[int],
-    ) -> tuple[float, ...]:
-        def rule(sizes: Sequence[float], updates: Sequence[int]) -> tuple[float, ...]:
+    def scale(state, sizes, updates, here):
+        def rule(sizes, updates):
             del updates
             return measured([state[k] for k in here], sizes)
 
         return among(rule, sizes, updates, here)
 
-    def measured(state: Sequence[Moments], sizes: Sequence[float]) -> tuple[float, ...]:
+    def measured(state, sizes):
         if not all(moments.n for moments in state):
             return tuple(sizes)  # a worker that has had no batch cannot be compared
         lines = [moments.line() for moments in state]

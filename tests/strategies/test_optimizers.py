@@ -120,7 +120,11 @@ WRONG = [
     ),
     ("sync_sgd", {"optimizer": optax.adam}, "learning_rate is missing: optimizer=adam"),
     ("elastic_sgd", {"optimizer": optax.adam}, "is a function of it; pass one, or an"),
-    ("elastic_sgd", {"optimizer": "adam"}, "optimizer=: 'adam' is not an optax optimi"),
+    (
+        "elastic_sgd",
+        {"optimizer": "adam"},
+        "optimizer='adam': pass a GradientTransformation",
+    ),
     (
         "elastic_sgd",
         {"optimizer": abs, "learning_rate": 0.1},
