@@ -81,7 +81,7 @@ def optimizer_step(
 
         p <- p + gamma update(g)          gamma is `learning_rate`
 
-    `optimizer` is built with learning rate 1. Source: Downpour SGD (Dean et al. 2012);
+    `optimizer` is built with learning rate 1, or has its own. Source: Downpour SGD (Dean et al. 2012);
     synchronous SGD, where g is the mean gradient.
     """
     updates, opt_state = optimizer.update(grads, opt_state, center)

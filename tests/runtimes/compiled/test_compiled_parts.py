@@ -154,7 +154,7 @@ def test_an_own_merge_and_an_own_policy():
     "local",
     [
         hj.local.sgd(momentum=0.9),
-        hj.local.from_optax(optax.adam(1.0)),
+        hj.local.from_optax(optax.adam),
     ],
     ids=["momentum", "adam"],
 )
