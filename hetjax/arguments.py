@@ -86,9 +86,9 @@ def checked(function: _Function) -> _Function:
     is passed on as 4), a `float` finite in float32; `Annotated[..., Bounds(...)]`, such
     as `Count`, says between which bounds, and `Literal` which choices there are. None,
     strings, lists, functions and instances of hetjax's own classes must be among an
-    argument's types. Other objects, such as arrays, and the bounds of numbers that JAX
-    traces are not checked. Errors: a ValueError that names the argument and what it may
-    be.
+    argument's types; a class may give an `_example` for the message. Other objects,
+    such as arrays, and the bounds of numbers that JAX traces are not checked. Errors: a
+    ValueError that names the argument and what it may be.
     """
     if not isinstance(function, type):
         return _checked(function, function)
@@ -255,9 +255,10 @@ def _words(option: Any) -> str:
         return "one of " + ", ".join(map(str, typing.get_args(kind)))
     if elements := _elements(kind):
         return f"a sequence of {_plural(elements[0])}"
-    return (
-        "a function" if _is_function(kind) else f"a {getattr(kind, '__name__', kind)}"
-    )
+    if _is_function(kind):
+        return "a function"
+    example = getattr(kind, "_example", "")
+    return f"a {getattr(kind, '__name__', kind)}{example and f', such as {example}'}"
 
 
 def _plural(option: Any) -> str:

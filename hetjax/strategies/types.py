@@ -40,6 +40,7 @@ class Strategy(_StrategyFields):
     """A training algorithm; a new algorithm is a new combination of these parts."""
 
     __slots__ = ()
+    _example = "hetjax.sma(batch_size=32, learning_rate=0.1)"
     _repr_html_ = html_of
 
     def __repr__(self) -> str:
