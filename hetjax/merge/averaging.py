@@ -9,9 +9,14 @@ import jax.numpy as jnp
 from hetjax import tree
 from hetjax.arguments import Fraction, NotNegative, checked
 from hetjax.merge import members
-from hetjax.merge.formulas import weights as weight_formulas
 from hetjax.merge.formulas.moves import momentum_mean, weighted_move
-from hetjax.merge.formulas.weights import Norm, WeightRule, proportional_weights
+from hetjax.merge.formulas.weights import (
+    Norm,
+    WeightRule,
+    model_norm,
+    perturbed_weights,
+    proportional_weights,
+)
 from hetjax.merge.group import Group
 from hetjax.merge.group_merges import group_merge
 from hetjax.merge.members import CenterState
@@ -103,15 +108,24 @@ def normalized(
         return NormalizedState(average, jnp.int32(0), jnp.int32(0))
 
     def apply(state, group, stats, op):
-        u, here = stats.local_steps, stats.present
-        raw = weight_formulas.unnormalized(weights, u, stats.batch_size, here)
-        norms = group.values(lambda r: weight_formulas.model_norm(r.params, norm))
-        met = weight_formulas.all_below(norms, perturbation_threshold, here)
-        alpha = proportional_weights(raw, here)
-        alpha, excess, changed = weight_formulas.perturbed(alpha, u, met, delta, here)
-        average, group = _averaged(state.average, group, alpha, excess, momentum)
-        counters = (state.condition_met + met, state.weights_changed + changed)
-        return NormalizedState(average, *counters), group
+        norms = group.values(lambda r: model_norm(r.params, norm))
+        found = perturbed_weights(
+            stats.local_steps,
+            stats.batch_size,
+            norms,
+            stats.present,
+            delta,
+            perturbation_threshold,
+            weights,
+        )
+        average, group = _averaged(
+            state.average, group, found.alpha, found.excess, momentum
+        )
+        return NormalizedState(
+            average,
+            state.condition_met + found.met,
+            state.weights_changed + found.changed,
+        ), group
 
     def report(state):
         return {

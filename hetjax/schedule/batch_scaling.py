@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from hetjax.arguments import Count, Positive, as_kind, checked
 from hetjax.machine.types import LocalRound
+from hetjax.schedule.types import with_entry
 
 Bound = Literal["skip", "clip"]
 BOUNDS = get_args(Bound)
@@ -171,7 +172,7 @@ def measured_scaling(
         b, t = local_round.size, seconds / local_round.local_steps
         new = (1.0, b, t, b * b, b * t)
         moments = Moments(*(x + y for x, y in zip(state[worker], new, strict=True)))
-        return (*state[:worker], moments, *state[worker + 1 :])
+        return with_entry(state, worker, moments)
 
     def scale(state, sizes, updates, here):
         def rule(sizes, updates):

@@ -4,7 +4,7 @@
 weight zero. Settings may be arrays, also under `jit` and under `vmap` over settings.
 """
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -87,45 +87,45 @@ def normalized_weights(
     u = floats(local_steps)
     here = presence_mask(u, present)
     u = jnp.where(here, u, 0.0)  # so that an absent member is not the busiest
-    alpha = proportional_weights(unnormalized(rule, u, floats(batch_sizes), here), here)
-    met = all_below(floats(norms), threshold, here)
-    return perturbed(alpha, u, met, delta, here)[0]
+    found = perturbed_weights(
+        u, floats(batch_sizes), floats(norms), here, delta, threshold, rule
+    )
+    return found.alpha
 
 
-def unnormalized(
-    rule: WeightRule, u: jax.Array, b: jax.Array, present: jax.Array
-) -> jax.Array:
-    """[n] the weights of a rule before normalization."""
-    as_kind("rule", rule, WeightRule)
-    if rule == "local_steps":
-        return u
-    if rule == "local_steps_x_batch":
-        return u * b
-    highest = jnp.max(u)
-    equal = jnp.all((u == highest) | ~present)
-    return jnp.where(equal, b, u)
+class Perturbed(NamedTuple):
+    """Weights of Algorithm 2."""
+
+    alpha: jax.Array  # [n]
+    excess: jax.Array  # [] their sum less one
+    met: jax.Array  # [] bool: whether all norms were below the threshold
+    changed: jax.Array  # [] bool: whether the perturbation changed the weights
 
 
-def all_below(norms: jax.Array, threshold: ArrayLike, present: jax.Array) -> jax.Array:
-    """[] bool: whether the norm of every present member is below the threshold."""
-    return jnp.all((norms < threshold) | ~present) & jnp.any(present)
-
-
-def perturbed(
-    alpha: jax.Array,
+def perturbed_weights(
     u: jax.Array,
-    met: jax.Array,
-    delta: ArrayLike,
+    b: jax.Array,
+    norms: jax.Array,
     present: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The perturbed weights [n], their sum less one, and whether they changed."""
+    delta: ArrayLike,
+    threshold: ArrayLike,
+    rule: WeightRule,
+) -> Perturbed:
+    """`normalized_weights`, and what became of them."""
+    as_kind("rule", rule, WeightRule)
+    raw = u * b if rule == "local_steps_x_batch" else u
+    if rule == "paper":
+        equal = jnp.all((u == jnp.max(u)) | ~present)
+        raw = jnp.where(equal, b, u)
+    alpha = proportional_weights(raw, present)
+    met = jnp.all((norms < threshold) | ~present) & jnp.any(present)
     r = jnp.argmax(u)
     s = jnp.argmin(jnp.where(present, u, jnp.inf))
     changed = met & (u[r] != u[s]) & (jnp.asarray(delta) != 0)
     index = jnp.arange(u.shape[0])
     factor = 1 + delta * (index == r) - delta * (index == s)
     excess = jnp.where(changed, delta * (alpha[r] - alpha[s]), 0.0)
-    return jnp.where(changed, alpha * factor, alpha), excess, changed
+    return Perturbed(jnp.where(changed, alpha * factor, alpha), excess, met, changed)
 
 
 def model_norm(params: PyTree, norm: Norm = "l2_over_dim") -> jax.Array:

@@ -16,7 +16,7 @@ from hetjax.machine.types import (
     MergeOp,
 )
 from hetjax.schedule.batch_scaling import ScalingRule, among
-from hetjax.schedule.types import Actions, Policy
+from hetjax.schedule.types import Actions, Policy, with_entry
 
 Partners = Callable[[int, int, int], tuple[int, ...]]
 _GOSSIP_STREAM = 30_011  # separates the choice of partners from other uses of a seed
@@ -107,7 +107,7 @@ def asynchronous(
         done = state.local_rounds
         slowest = min((done[w] for w in state.roster.active if w != k), default=0)
         missing = max(0, slowest - done[k])
-        state = state._replace(local_rounds=_increased(done, k, missing))
+        state = state._replace(local_rounds=with_entry(done, k, done[k] + missing))
         # a worker that was stopped and still computes continues when it arrives
         return dispatch_to(state, () if k in state.roster.working else (k,))
 
@@ -144,15 +144,16 @@ def asynchronous(
         return LocalRound(local_steps, sizes[worker], sizes[worker] / largest)
 
     def count(state, event):
-        k, local_round = event.worker, event.local_round
+        k, local_round, done = event.worker, event.local_round, state.local_rounds
         state = state._replace(
             roster=state.roster.after(event),
-            local_rounds=_increased(state.local_rounds, k, 1),
+            local_rounds=with_entry(done, k, done[k] + 1),
             merges=state.merges + 1,
         )
         if not scaling:
             return state
-        updates = _increased(state.updates, k, local_round.local_steps)
+        updates = state.updates[k] + local_round.local_steps
+        updates = with_entry(state.updates, k, updates)
         examples = state.examples + local_round.examples
         if examples < (window or 0):
             return state._replace(updates=updates, examples=examples)
@@ -178,10 +179,6 @@ def _split_in_half(
         *merges,
         *(MergeAction(w, op=MergeOp.FETCH, transfers=transfers) for w in released),
     )
-
-
-def _increased(numbers: tuple[int, ...], k: int, by: int) -> tuple[int, ...]:
-    return (*numbers[:k], numbers[k] + by, *numbers[k + 1 :])
 
 
 @checked

@@ -13,7 +13,7 @@ from hetjax.machine.types import (
     Merged,
     MergeOp,
 )
-from hetjax.schedule.types import Actions, Policy
+from hetjax.schedule.types import Actions, Policy, with_entry
 
 _EMPTY, _IN_FLIGHT, _DELIVERED = range(3)  # states of a worker's mailbox
 
@@ -72,13 +72,13 @@ def downpour(
             case Merged(op=op) if MergeOp.REQUEST in op:
                 k = int(event.members[0])
                 if state.mailboxes[k] == _IN_FLIGHT:  # else the worker was lost since
-                    state = _with_mailbox(state, k, _DELIVERED)
+                    state = _with(state, k, state.local_steps[k], _DELIVERED)
         return state, Actions()
 
     def handle_join(state, k):
         if k in state.roster.working:  # it was stopped; it continues when it arrives
             return state, Actions()
-        state = _with_mailbox(_with_steps(state, k, 0), k, _EMPTY)
+        state = _with(state, k, 0, _EMPTY)
         return dispatch_to(state, (k,))
 
     def send_and_continue(state, k):
@@ -92,7 +92,7 @@ def downpour(
         if (step + 1) % fetch_every == 0 and mailbox == _EMPTY:
             op |= MergeOp.REQUEST
             mailbox = _IN_FLIGHT
-        state = _with_mailbox(_with_steps(state, k, step + 1), k, mailbox)
+        state = _with(state, k, step + 1, mailbox)
         transfers = (MergeOp.PUSH in op) + (MergeOp.REQUEST in op)
         merge = MergeAction((k,), op=op, blocking=False, transfers=transfers)
         return dispatch_to(state, (k,), (merge,) if op else ())
@@ -106,7 +106,8 @@ def downpour(
         if done % fetch_every == 0:
             op |= MergeOp.FETCH
         merge = MergeAction((k,), op=op, transfers=2 if op == PUSH_FETCH else 1)
-        return dispatch_to(_with_steps(state, k, done), (k,), (merge,))
+        state = _with(state, k, done, state.mailboxes[k])
+        return dispatch_to(state, (k,), (merge,))
 
     def dispatch_to(state, workers, merges=()):
         """Request the merges, then dispatch to the active workers among these."""
@@ -125,11 +126,9 @@ def downpour(
     return Policy(init, react)
 
 
-def _with_mailbox(state: DownpourState, k: int, mailbox: int) -> DownpourState:
-    mailboxes = (*state.mailboxes[:k], mailbox, *state.mailboxes[k + 1 :])
-    return state._replace(mailboxes=mailboxes)
-
-
-def _with_steps(state: DownpourState, k: int, steps: int) -> DownpourState:
-    local_steps = (*state.local_steps[:k], steps, *state.local_steps[k + 1 :])
-    return state._replace(local_steps=local_steps)
+def _with(state: DownpourState, k: int, steps: int, mailbox: int) -> DownpourState:
+    """The state with other steps, and another mailbox, of worker k."""
+    return state._replace(
+        local_steps=with_entry(state.local_steps, k, steps),
+        mailboxes=with_entry(state.mailboxes, k, mailbox),
+    )

@@ -27,7 +27,7 @@ from hetjax.schedule.policies.group_names import (
     outer_node,
     outer_nodes,
 )
-from hetjax.schedule.types import Actions, Policy
+from hetjax.schedule.types import Actions, Policy, with_entry
 
 
 class GroupState(NamedTuple):
@@ -150,7 +150,7 @@ def hierarchical(
             if broadcast:
                 actions = actions._replace(merges=_only_upwards(actions.merges))
         waiting = state.num_waiting - is_waiting(state.groups[g]) + is_waiting(group)
-        groups = (*state.groups[:g], group, *state.groups[g + 1 :])
+        groups = with_entry(state.groups, g, group)
         state = state._replace(groups=groups, num_waiting=waiting)
         if waiting < len(groups) or not any(each.merges for each in groups):
             return state, actions

@@ -7,7 +7,7 @@ from hetjax.machine.roster import Roster
 from hetjax.machine.types import Arrival, Join, Leave, LocalRound
 from hetjax.schedule.batch_scaling import Scaling, ScalingRule, as_scaling
 from hetjax.schedule.policies.rounds import merge_all
-from hetjax.schedule.types import Actions, Policy
+from hetjax.schedule.types import Actions, Policy, with_entry
 
 DispatchRule = Literal["dispatched", "hgpu_code"]
 RULES = get_args(DispatchRule)
@@ -79,7 +79,7 @@ def mega_batch(
             case Join():
                 return dispatch_or_merge(state, event.worker)
             case Leave(worker=k, lost=True):  # its unmerged updates are lost as well
-                updates = (*state.updates[:k], 0, *state.updates[k + 1 :])
+                updates = with_entry(state.updates, k, 0)
                 return merge_if_spent(state._replace(updates=updates))
             case Leave():
                 return merge_if_spent(state)
@@ -145,11 +145,9 @@ def mega_batch(
     def dispatch(state, worker):
         size = state.sizes[worker]
         local_round = LocalRound(1, size, size / batch_size)
-        updates = list(state.updates)
-        updates[worker] += 1
         state = state._replace(
             roster=state.roster.dispatched((worker,)),
-            updates=tuple(updates),
+            updates=with_entry(state.updates, worker, state.updates[worker] + 1),
             dispatched=state.dispatched + local_round.examples,
         )
         return state, (worker, local_round)
