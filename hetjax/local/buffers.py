@@ -27,17 +27,6 @@ def check_buffers(local_update: LocalUpdate, requires: Requires) -> None:
 
     `requires` are the buffers of the merge.
     """
-    _check_names(requires)
-    unused = set(local_update.provides) - set(requires)
-    if unused:
-        raise ValueError(
-            f"the local update only provides {', '.join(sorted(unused))}, which the "
-            "merge does not use, so nothing would be learned: use local.sgd(), or "
-            "merge.gradient_aggregation()"
-        )
-
-
-def _check_names(requires: Requires) -> None:
     known = (*UPDATED_BY_STEPS, *UPDATED_BY_MERGES)
     unknown = [b for b in requires if not isinstance(b, Buffer) and b not in known]
     if unknown:
@@ -53,6 +42,12 @@ def _check_names(requires: Requires) -> None:
         raise ValueError(
             f"the merge declares the buffer {twice[0]!r}, which already exists: "
             "use another name"
+        )
+    if unused := set(local_update.provides) - set(requires):
+        raise ValueError(
+            f"the local update only provides {', '.join(sorted(unused))}, which the "
+            "merge does not use, so nothing would be learned: use local.sgd(), or "
+            "merge.gradient_aggregation()"
         )
 
 

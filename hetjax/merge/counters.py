@@ -36,7 +36,12 @@ def places_of(model_state: ModelState) -> tuple[int, ...]:
     Those of the output layer are left out: they stay with their worker.
     """
     leaves = jax.tree.leaves(without_layer_state(model_state))
-    return tuple(i for i, leaf in enumerate(leaves) if _is_counter(leaf))
+    dtypes = map(jnp.result_type, leaves)
+    return tuple(i for i, d in enumerate(dtypes) if _is_counter(d))
+
+
+def _is_counter(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_)
 
 
 def counters_of(
@@ -59,11 +64,6 @@ def with_counters(
         leaves[place] = counter
     new = jax.tree.unflatten(structure, leaves)
     return new if own is model_state else model_state._replace(model=new)
-
-
-def _is_counter(leaf: Any) -> bool:
-    dtype = jnp.result_type(leaf)
-    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_)
 
 
 def counting(merge: Merge, places: tuple[int, ...]) -> Merge:

@@ -176,7 +176,6 @@ def measured_scaling(
 
     def scale(state, sizes, updates, here):
         def rule(sizes, updates):
-            del updates
             return measured([state[k] for k in here], sizes)
 
         return among(rule, sizes, updates, here)
@@ -185,16 +184,21 @@ def measured_scaling(
         if not all(moments.n for moments in state):
             return tuple(sizes)  # a worker that has had no batch cannot be compared
         lines = [moments.line() for moments in state]
+
+        def sizes_at(time):
+            return [
+                min(max((time - a) / c, min_batch_size), batch_size) for a, c in lines
+            ]
+
         longest = min(a + c * batch_size for a, c in lines)
-        total = sum(
-            _within(longest, line, min_batch_size, batch_size) for line in lines
-        )
-        rounds = math.ceil(examples / total)
+        rounds = math.ceil(examples / sum(sizes_at(longest)))
         wanted = math.ceil(examples / rounds)
-        time = _seconds_for(wanted, lines, longest, min_batch_size, batch_size)
-        whole = _whole(
-            [_within(time, line, min_batch_size, batch_size) for line in lines], wanted
-        )
+        low, high = 0.0, longest  # the step time at which sizes sum to `wanted`
+        for _ in range(60):
+            middle = (low + high) / 2
+            below = sum(sizes_at(middle)) < wanted
+            low, high = (middle, high) if below else (low, middle)
+        whole = _whole(sizes_at(high), wanted)
         return tuple(float(min(max(b, min_batch_size), batch_size)) for b in whole)
 
     return Scaling(init, observe, scale)
@@ -207,26 +211,3 @@ def _whole(sizes: Sequence[float], total: int) -> list[int]:
     for k in up[: max(0, total - sum(whole))]:
         whole[k] += 1
     return whole
-
-
-def _within(
-    time: float, line: tuple[float, float], min_batch_size: float, batch_size: float
-) -> float:
-    a, c = line
-    return min(max((time - a) / c, min_batch_size), batch_size)
-
-
-def _seconds_for(
-    wanted: float,
-    lines: Sequence[tuple[float, float]],
-    longest: float,
-    min_batch_size: float,
-    batch_size: float,
-) -> float:
-    """The step time, up to `longest`, at which sizes sum to `wanted` (bisection)."""
-    low, high = 0.0, longest
-    for _ in range(60):
-        middle = (low + high) / 2
-        total = sum(_within(middle, line, min_batch_size, batch_size) for line in lines)
-        low, high = (middle, high) if total < wanted else (low, middle)
-    return high

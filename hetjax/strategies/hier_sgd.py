@@ -116,9 +116,10 @@ def workers_per_node(levels: Sequence[Sizes]) -> tuple[Sizes, ...]:
     for children in levels:
         below = found[-1] if found else 1
         if isinstance(below, int):
-            alike = isinstance(children, int)
             found.append(
-                children * below if alike else tuple(c * below for c in children)
+                children * below
+                if isinstance(children, int)
+                else tuple(c * below for c in children)
             )
             continue
         if isinstance(children, int):

@@ -22,7 +22,7 @@ def learner(
     heavy_ball: bool = False,
 ) -> tuple[LocalUpdate, LearningRateLike]:
     """A worker's SGD with these settings, or the optimizer; and the learning rate."""
-    own = {"momentum": momentum, "weight_decay": weight_decay}
+    own: dict[str, Any] = {"momentum": momentum, "weight_decay": weight_decay}
     rate = rate_of(optimizer, learning_rate, **own)
     if optimizer is not None:
         return local.from_optax(optimizer), rate
