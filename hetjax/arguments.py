@@ -131,7 +131,7 @@ def fitting(name: str, value: Any, hints: dict[str, Any]) -> Any:
         return value  # it may have one of the other types
     wanted = " or ".join(dict.fromkeys(map(_words, options)))
     if isinstance(value, int) and value > _LARGEST_WHOLE:
-        wanted = wanted.replace(_WORDS[int], f"{_WORDS[int]} below 2**31", 1)
+        wanted += ", below 2**31"
     verb = "choose" if wanted.startswith("one of") else "pass"
     raise ValueError(f"{name}={shown(value)}: {verb} {wanted}")
 
