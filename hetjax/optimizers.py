@@ -71,9 +71,10 @@ def update(
     They may be the loss as a "value", and as a function of the params, "value_fn",
     which Sophia calls `obj_fn`.
     """
+    names = _fitting(opt, "optimizer=")  # masks may have hidden unfit parts before
     if not isinstance(tx, optax.GradientTransformationExtraArgs):
         return tx.update(grads, opt, params)
-    if "value_fn" in extra_args and "HutchinsonState" in state_names(opt):
+    if "value_fn" in extra_args and "HutchinsonState" in names:
         extra_args = {**extra_args, "obj_fn": extra_args["value_fn"]}
     return tx.update(grads, opt, params, grad=grads, **extra_args)
 
@@ -82,8 +83,9 @@ def check_worker_optimizer(
     tx: optax.GradientTransformation, where: str, *, sparse_updates: bool
 ) -> None:
     """Raise a ValueError if a worker cannot train with an optimizer, saying why."""
-    schedule_free = "ScheduleFreeState" in _fitting_states(tx, where)
-    if schedule_free and not is_schedule_free(_state_of_ones(tx)):
+    state = _state_of_ones(tx)
+    schedule_free = "ScheduleFreeState" in _fitting(state, where)
+    if schedule_free and not is_schedule_free(state):
         raise ValueError(
             f"{where}: schedule_free is inside another transformation, where its "
             "evaluation parameters cannot be found: put the others into its "
@@ -108,7 +110,7 @@ def check_center_optimizer(tx: optax.GradientTransformation, where: str) -> None
 
     A center gets gradients, and has no examples.
     """
-    if "ScheduleFreeState" in _fitting_states(tx, where):
+    if "ScheduleFreeState" in _fitting(_state_of_ones(tx), where):
         raise ValueError(
             f"{where}: schedule_free is for workers (optimizer= of local_sgd, ...): a "
             "center has no evaluation parameters"
@@ -126,11 +128,6 @@ def is_schedule_free(state: OptState) -> bool:
     return isinstance(state, optax.contrib.ScheduleFreeState)
 
 
-def state_names(state: OptState) -> set[str]:
-    """The names of an optimizer's state and of all states within it."""
-    return {type(part).__name__ for part in _parts(state)}
-
-
 def _parts(state: Any) -> Iterator[Any]:
     yield state
     inside = tuple(state.values()) if isinstance(state, dict) else state
@@ -138,9 +135,9 @@ def _parts(state: Any) -> Iterator[Any]:
         yield from _parts(part)
 
 
-def _fitting_states(tx: optax.GradientTransformation, where: str) -> set[str]:
-    """The names of an optimizer's states; raise a ValueError for unfit ones."""
-    names = state_names(_state_of_ones(tx))
+def _fitting(state: OptState, where: str) -> set[str]:
+    """The names of a state and of all states within it; ValueError for unfit ones."""
+    names = {type(part).__name__ for part in _parts(state)}
     for name in sorted(names.intersection(UNFIT)):
         raise ValueError(f"{where}: optax's {UNFIT[name]}: use another optimizer")
     return names

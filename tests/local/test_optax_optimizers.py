@@ -144,6 +144,14 @@ def test_an_optimizer_that_cannot_train_a_worker_is_refused(name):
         hj.local_sgd(batch_size=8, local_steps=2, optimizer=optimizer(name))
 
 
+def test_a_mask_hides_no_optimizer_that_cannot_train_a_worker():
+    """It only fits the task's parameters, so that this is known at the first step."""
+    hidden = optax.masked(optimizer("sam"), jax.tree.map(lambda x: True, PARAMS))
+    update = local.from_optax(hidden)
+    with pytest.raises(ValueError, match="^optimizer=: optax's sam moves"):
+        trained(update)
+
+
 def test_an_argument_that_nobody_has_is_named():
     def update(updates: Any, state: Any, params: Any = None, **others: Any) -> Any:
         return needing(updates, state, **others)
