@@ -91,7 +91,7 @@ def test_a_number_is_refused_by_name_or_trains(name):
         (
             "async_sgd",
             {"max_staleness": 2**31},
-            "a whole number below 2\\*\\*31 of at least 0 or",
+            "pass a whole number of at least 0 or None, below",
         ),
         ("sma", {"patience": 0}, "patience=0: pass a whole number of at"),
         ("sma", {"blocking": "no"}, "blocking='no': pass True or False"),
