@@ -3,6 +3,7 @@
 from . import (
     callbacks,
     data,
+    formulas,
     local,
     machine,
     merge,
@@ -101,6 +102,7 @@ __all__ = [
     "fed_acc",
     "fed_adp",
     "fed_nova",
+    "formulas",
     "from_functions",
     "hier_sgd",
     "hogwild",

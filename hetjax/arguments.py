@@ -86,10 +86,10 @@ def checked(function: _Function) -> _Function:
     An argument annotated as `int` must be a whole number below 2**31 (4.0 is one, and
     is passed on as 4), a `float` finite in float32; `Annotated[..., Bounds(...)]`, such
     as `Count`, says between which bounds, and `Literal` which choices there are. None,
-    strings, lists and instances of hetjax's own classes must be among an argument's
-    types; a class may give an `_example` for the message. Other objects, such as
-    functions and arrays, and the bounds of numbers that JAX traces are not checked.
-    Errors: a ValueError that names the argument and what it may be.
+    strings, lists, functions and instances of hetjax's own classes must be among an
+    argument's types; a class may give an `_example` for the message. Other objects,
+    such as arrays, and the bounds of numbers that JAX traces are not checked. Errors: a
+    ValueError that names the argument and what it may be.
     """
     if not isinstance(function, type):
         return _checked(function, function)
@@ -178,7 +178,11 @@ def _is_checked(option: Any) -> bool:
     if elements := _elements(option):
         return all(map(_is_checked, elements))
     plain = _bounds(option)[0] in _WORDS or typing.get_origin(option) is Literal
-    return plain or _is_own(option)
+    return plain or _is_own(option) or _is_function(option)
+
+
+def _is_function(option: Any) -> bool:
+    return typing.get_origin(option) is collections.abc.Callable
 
 
 def _is_own(option: Any) -> bool:
@@ -206,6 +210,8 @@ def _as(option: Any, value: Any) -> Any:
     if typing.get_origin(kind) is Literal:
         plain = isinstance(value, Real | str | None)
         return value if plain and value in typing.get_args(kind) else _REJECTED
+    if _is_function(kind):
+        return value if callable(value) else _REJECTED
     if kind in (bool, str, type(None)) or _is_own(kind):
         if isinstance(value, kind):
             return value
@@ -260,7 +266,7 @@ def _words(option: Any) -> str:
     if elements := _elements(kind):
         number = f"{length} " if (length := _length(kind)) else ""
         return f"a sequence of {number}{_plural(elements[0])}"
-    if typing.get_origin(kind) is collections.abc.Callable:
+    if _is_function(kind):
         return "a function"
     example = getattr(kind, "_example", "")
     return f"a {getattr(kind, '__name__', kind)}{example and f', such as {example}'}"

@@ -35,7 +35,7 @@ def maker(function: Any) -> str:
     """Return the name of the function that made this one, or its own name.
 
     >>> from hetjax.merge import average
-    >>> maker(average().init)
+    >>> maker(average().apply)
     'average'
     """
     while isinstance(function, partial):

@@ -23,12 +23,15 @@ from sphinx.util.nodes import make_refnode
 from sphinx.util.typing import stringify_annotation
 
 _LOGGER = logging.getLogger(__name__)
+KINDS = ("Count", "Whole", "Positive", "NotNegative", "Fraction", "Share")
 # (module, name) of types that signatures show by name: docs/api/index.md says what
 # they are
 TYPES = (
     ("hetjax.merge.formulas.weights", "Numbers"),
     ("hetjax.merge.formulas.weights", "ArrayLike"),
     ("hetjax.schedule.learning_rates", "LearningRateLike"),
+    ("hetjax.optimizers", "Optimizer"),
+    *(("hetjax.arguments", kind) for kind in KINDS),
     ("hetjax.callbacks", "OnEval"),
     ("hetjax.tasks.augment.mixing", "Mix"),
     ("hetjax.tasks.augment.transforms", "Transform"),

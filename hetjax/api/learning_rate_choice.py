@@ -28,8 +28,8 @@ def check_tunable(
         if len(learning_rates) and strategy.settings.get("learning_rate", 0) is None:
             raise ValueError(
                 f"{name} has its learning rate in its optimizer, so that none of "
-                "learning_rates can be chosen: build the optimizer with learning rate 1"
-                " and pass the strategy learning_rate="
+                "learning_rates can be chosen: pass the optimizer as a function of the "
+                "learning rate, such as optax.adam, and the strategy learning_rate="
             )
 
 

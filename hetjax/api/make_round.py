@@ -168,10 +168,7 @@ def _merge_of(strategy: Strategy, programs: Programs) -> Merge:
         why = "merges at the nodes of a tree"
     elif merge.required_metrics:
         why = "weighs workers by their metrics on held-out examples"
-    elif (
-        MergeProperty.UPDATES_BUSY_WORKERS in merge.properties
-        or PUSH_FETCH not in merge.ops
-    ):
+    elif merge.updates_busy_workers or PUSH_FETCH not in merge.ops:
         why = "does not merge all workers at once"
     if why:
         raise ValueError(

@@ -16,7 +16,6 @@ from hetjax.engine.programs.coupling import check_uncoupled
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.machine import Machine
 from hetjax.made_of import are_same
-from hetjax.merge.types import MergeProperty
 from hetjax.replica import Requires
 from hetjax.report.schedule_table import Schedule
 from hetjax.runtimes.compiled.batch_sources import device_bytes, rows_on
@@ -177,7 +176,7 @@ def _fixed(strategy: Strategy) -> list[Any]:
         (
             _names(m.requires),
             m.ops,
-            MergeProperty.UPDATES_BUSY_WORKERS in m.properties,
+            m.updates_busy_workers,
             m.required_metrics,
         )
         for m in strategy.merges

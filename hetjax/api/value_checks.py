@@ -59,7 +59,7 @@ def check_rate(learning_rate: Any) -> None:
     """
     check_learning_rate(learning_rate)
     if isinstance(learning_rate, LearningRate):
-        schedule, unit = learning_rate
+        schedule, unit = learning_rate.schedule, learning_rate.over
     elif callable(learning_rate):
         schedule, unit = learning_rate, "examples"
     else:

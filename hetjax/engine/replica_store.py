@@ -15,7 +15,7 @@ from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
 from hetjax.local import with_merge_buffers
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
-from hetjax.merge.types import Merge, MergeProperty
+from hetjax.merge.types import Merge
 from hetjax.replica import Replica
 from hetjax.strategies.types import Strategy
 
@@ -48,8 +48,7 @@ class ReplicaStore:
             self._start = self._initial  # from which nodes begin
             self._nodes = {ROOT: self._begin_node(self._merges[-1])}
         # whether merges may change a replica during its round: steps must not donate it
-        properties = self._merges[0].properties
-        self.shared = MergeProperty.UPDATES_BUSY_WORKERS in properties
+        self.shared = self._merges[0].updates_busy_workers
         self._replicas: dict[int, Replica] = {}
         self._checked_out: dict[int, Replica | None] = {}  # by worker in a round
         # a merge sends the parameters and model state of a replica

@@ -19,7 +19,6 @@ from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment
 from hetjax.local import LocalUpdate
-from hetjax.merge.types import MergeProperty
 from hetjax.replica import Replica, Requires
 from hetjax.strategies.types import Strategy
 
@@ -64,7 +63,7 @@ class StepSettings(NamedTuple):
         return cls(
             strategy.local,
             merge.requires,
-            MergeProperty.UPDATES_BUSY_WORKERS in merge.properties,
+            merge.updates_busy_workers,
             strategy.sampler.observe is not None,
         )
 

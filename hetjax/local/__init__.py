@@ -8,7 +8,6 @@ from hetjax.local.buffers import (
     with_buffers,
     with_merge_buffers,
 )
-from hetjax.local.decay import with_lr_decay
 from hetjax.local.manual import new_replica, step_fn
 from hetjax.local.updates import (
     LocalUpdate,
@@ -18,6 +17,7 @@ from hetjax.local.updates import (
     heavy_ball,
     proximal,
     sgd,
+    with_lr_decay,
 )
 
 __all__ = [

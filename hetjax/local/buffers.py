@@ -10,9 +10,6 @@ mailbox, last_pushed_grad, angle     used only by the merges that require them
 A merge may declare further buffers with `Buffer(name, init)` in its `requires`.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -30,17 +27,6 @@ def check_buffers(local_update: LocalUpdate, requires: Requires) -> None:
 
     `requires` are the buffers of the merge.
     """
-    _check_names(requires)
-    unused = set(local_update.provides) - set(requires)
-    if unused:
-        raise ValueError(
-            f"the local update only provides {', '.join(sorted(unused))}, which the "
-            "merge does not use, so nothing would be learned: use local.sgd(), or "
-            "merge.gradient_aggregation()"
-        )
-
-
-def _check_names(requires: Requires) -> None:
     known = (*UPDATED_BY_STEPS, *UPDATED_BY_MERGES)
     unknown = [b for b in requires if not isinstance(b, Buffer) and b not in known]
     if unknown:
@@ -56,6 +42,12 @@ def _check_names(requires: Requires) -> None:
         raise ValueError(
             f"the merge declares the buffer {twice[0]!r}, which already exists: "
             "use another name"
+        )
+    if unused := set(local_update.provides) - set(requires):
+        raise ValueError(
+            f"the local update only provides {', '.join(sorted(unused))}, which the "
+            "merge does not use, so nothing would be learned: use local.sgd(), or "
+            "merge.gradient_aggregation()"
         )
 
 
@@ -94,12 +86,10 @@ def with_buffers(local_update: LocalUpdate, requires: Requires) -> LocalUpdate:
     if not updated:
         return local_update
 
-    def step(
-        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
-    ) -> tuple[Replica, jax.Array]:
+    def step(replica, batch, learning_rate, grad_fn):
         seen = {}
 
-        def watched(*inputs: Any) -> tuple:
+        def watched(*inputs):
             losses, state, seen["grads"] = grad_fn(*inputs)
             return losses, state, seen["grads"]
 

@@ -41,9 +41,7 @@ def step_fn(
     update = with_buffers(local_update, requires)
 
     @jax.jit
-    def step(
-        replica: Replica, batch: tuple, learning_rate: jax.Array, key: jax.Array
-    ) -> tuple[Replica, jax.Array]:
+    def step(replica, batch, learning_rate, key):
         return update.step(replica, batch, learning_rate, make_grad_fn(task, key))
 
     return step

@@ -1,26 +1,27 @@
 """Local updates: a worker's step on each batch.
 
-A local update is built with learning rate 1 and scales its steps by the learning rate
-that it is passed. The learning rate is data: a new one never recompiles. Factories
-return the same object for the same settings, so that strategies with equal updates
-share their compiled programs.
+Factories return the same object for the same settings, so that strategies with equal
+updates share their compiled programs.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from hetjax import optimizer_needs, sparse
-from hetjax.local.sparse_rows import dense_update, sparse_update
-from hetjax.optimizer_needs import check_worker_optimizer, is_schedule_free
+from hetjax import sparse
+from hetjax.local.optimizer_steps import optimizer_step, schedule_free_step, sparse_step
+from hetjax.optimizers import (
+    Optimizer,
+    built,
+    check_worker_optimizer,
+    is_schedule_free,
+)
 from hetjax.replica import Replica
 from hetjax.traced_settings import is_given, memoized
-from hetjax.tree import OptState, Params
-from hetjax.unit_learning_rate import check_unit_rate
+from hetjax.tree import OptState, Params, PyTree
 
 
 class LocalUpdate(NamedTuple):
@@ -31,10 +32,10 @@ class LocalUpdate(NamedTuple):
 
     grad_fn(params, model_state, batch) -> (losses, model_state, grads), where the
     gradients are of the mean loss over the batch's true examples, with a
-    `sparse.RowSparseGrad` for each row weight that meets a sparse input. An update that
-    `provides` a buffer leaves the step to a merge that requires it. An update may
-    require the buffer "round_start", the parameters that the worker last took. For
-    buffers see `hetjax.local.buffers`.
+    `sparse.RowSparseGrad` for each row weight that meets a sparse input. The learning
+    rate is data: a new one never recompiles. An update that `provides` a buffer leaves
+    the step to a merge that requires it; one may require the buffer "round_start"
+    (`hetjax.local.buffers`).
     """
 
     init: Callable[[Params], OptState]
@@ -47,15 +48,18 @@ class LocalUpdate(NamedTuple):
 def gradient() -> LocalUpdate:
     """Stores the gradient in the buffer "grad_sum" for the merge; params stay."""
 
-    def step(
-        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
-    ) -> tuple[Replica, jax.Array]:
+    def step(replica, batch, learning_rate, grad_fn):
         del learning_rate  # the merge applies it
         losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
         carry = {**replica.carry, "grad_sum": sparse.dense(grads)}
         return replica._replace(model_state=state, carry=carry), losses
 
-    return LocalUpdate(lambda params: (), step, provides=("grad_sum",))
+    return LocalUpdate(_no_state, step, provides=("grad_sum",))
+
+
+def _no_state(params: Params) -> OptState:
+    del params
+    return ()
 
 
 def sgd(
@@ -99,31 +103,26 @@ def _optax_sgd(
 
 @memoized
 def _plain_sgd() -> LocalUpdate:
-    def step(
-        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
-    ) -> tuple[Replica, jax.Array]:
+    def step(replica, batch, learning_rate, grad_fn):
         losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
         params = sparse.subtract(replica.params, grads, learning_rate)
         return replica._replace(params=params, model_state=state), losses
 
-    return LocalUpdate(lambda params: (), step)
+    return LocalUpdate(_no_state, step)
 
 
-def from_optax(
-    tx: optax.GradientTransformation,
-    *,
-    sparse_updates: bool = False,
-    own_rate: bool = False,
-) -> LocalUpdate:
-    """A step of any optax optimizer built with learning rate 1: w <- w + eta update(g).
+def from_optax(optimizer: Optimizer, *, sparse_updates: bool = False) -> LocalUpdate:
+    """A step of any optax optimizer: w <- w + eta update(g).
 
-    eta is the strategy's learning rate. An optimizer built with a learning rate other
-    than 1 raises a ValueError, since it would train at the product of both; with
-    `own_rate` that is allowed. A row weight with a sparse input is updated as a whole,
-    as in optax. With `sparse_updates`, only the rows that the batch touches are
-    updated, in the weight and in every optimizer state of its shape; the other rows
-    stay (their momentum does not decay meanwhile, but step counters advance for all
-    rows).
+    eta is the strategy's learning rate. `optimizer` is a function of the learning rate
+    such as `optax.adam`, which is called with 1. An optimizer with a learning rate of
+    its own, such as `optax.adam(1e-3)`, trains at that rate with eta = 1, and at the
+    product of both otherwise.
+
+    A row weight with a sparse input is updated as a whole, as in optax. With
+    `sparse_updates`, only the rows that the batch touches are updated, in the weight
+    and in every optimizer state of its shape; the other rows stay (their momentum does
+    not decay meanwhile, but step counters advance for all rows).
 
     An optimizer that takes extra arguments gets the batch's mean loss as `value`, its
     gradient as `grad`, and the loss as a function of the parameters as `value_fn` and
@@ -132,82 +131,22 @@ def from_optax(
     checkpointed; eta scales the moves of z. Other requirements raise a ValueError that
     names them.
     """
-    check_worker_optimizer(tx, "from_optax(tx)", sparse_updates=sparse_updates)
-    if not own_rate:
-        check_unit_rate(tx, "from_optax(tx)")
+    tx = built(optimizer, "optimizer=")
+    check_worker_optimizer(tx, "optimizer=", sparse_updates=sparse_updates)
     return _from_optax(tx, sparse_updates)
 
 
 def _of_optax(tx: optax.GradientTransformation, sparse_updates: bool) -> LocalUpdate:
-    if is_schedule_free(tx):
-        return LocalUpdate(tx.init, partial(_schedule_free_step, tx))
-    update = sparse_update if sparse_updates else dense_update
-
-    def step(
-        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
-    ) -> tuple[Replica, jax.Array]:
-        losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
-        extra_args = _loss_args(losses, replica, batch, grad_fn)
-        params, opt = update(
-            tx, grads, replica.opt_state, replica.params, learning_rate, extra_args
-        )
-        new = replica._replace(params=params, opt_state=opt, model_state=state)
-        return new, losses
+    def step(replica, batch, learning_rate, grad_fn):
+        one_step = sparse_step if sparse_updates else optimizer_step
+        if is_schedule_free(replica.opt_state):
+            one_step = schedule_free_step
+        return one_step(tx, replica, batch, learning_rate, grad_fn)
 
     return LocalUpdate(tx.init, step)
 
 
 _from_optax = memoized(_of_optax)
-
-
-def _loss_args(
-    losses: jax.Array, replica: Replica, batch: Any, grad_fn: Callable
-) -> dict[str, Any]:
-    """The batch's mean loss as extra arguments: as a value and as a function."""
-
-    def mean(losses: jax.Array) -> jax.Array:
-        if not hasattr(batch, "weight"):  # a custom batch
-            return jnp.mean(losses)
-        return jnp.sum(losses * batch.weight) / batch.count
-
-    look = getattr(grad_fn, "unwatched", grad_fn)
-
-    def value_fn(params: Params) -> jax.Array:
-        return mean(look(params, replica.model_state, batch)[0])
-
-    return {"value": mean(losses), "value_fn": value_fn}
-
-
-def _schedule_free_step(
-    tx: optax.GradientTransformation,
-    replica: Replica,
-    batch: Any,
-    learning_rate: jax.Array,
-    grad_fn: Callable,
-) -> tuple[Replica, jax.Array]:
-    """optax.contrib.schedule_free, whose parameters are y, on a replica of its x.
-
-        y = b1 x + (1 - b1) z;   g at y
-        z <- z + eta update(g);   x <- (1 - c) x + c z
-
-    `tx` computes z at eta = 1, and c from its sum of weights.
-    """
-    x, old = replica.params, replica.opt_state
-    y = jax.tree.map(
-        lambda x, z: (old.b1 * x + (1 - old.b1) * z).astype(x.dtype), x, old.z
-    )
-    at_y = replica._replace(params=y)
-    losses, state, grads = grad_fn(y, replica.model_state, batch)
-    extra_args = _loss_args(losses, at_y, batch, grad_fn)
-    _, new = optimizer_needs.update(tx, sparse.dense(grads), old, y, extra_args)
-    total = new.weight_sum
-    c = jnp.where(total > 0, (total - old.weight_sum) / total, 0.0)
-    z = jax.tree.map(
-        lambda a, b: (a + learning_rate * (b - a)).astype(a.dtype), old.z, new.z
-    )
-    x = jax.tree.map(lambda x, z: (x + c * (z - x)).astype(x.dtype), x, z)
-    new = new._replace(z=z)
-    return replica._replace(params=x, opt_state=new, model_state=state), losses
 
 
 def heavy_ball(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdate:
@@ -223,9 +162,7 @@ def heavy_ball(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdate:
 
 @memoized
 def _heavy_ball(momentum: float, weight_decay: float) -> LocalUpdate:
-    def step(
-        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
-    ) -> tuple[Replica, jax.Array]:
+    def step(replica, batch, learning_rate, grad_fn):
         losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
         v = jax.tree.map(
             lambda v, g, w: (
@@ -239,7 +176,11 @@ def _heavy_ball(momentum: float, weight_decay: float) -> LocalUpdate:
         new = replica._replace(params=params, opt_state=v, model_state=state)
         return new, losses
 
-    return LocalUpdate(lambda params: jax.tree.map(jnp.zeros_like, params), step)
+    return LocalUpdate(_zeros, step)
+
+
+def _zeros(params: Params) -> PyTree:
+    return jax.tree.map(jnp.zeros_like, params)
 
 
 def eamsgd_nesterov(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdate:
@@ -256,9 +197,7 @@ def eamsgd_nesterov(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdat
 
 @memoized
 def _eamsgd_nesterov(momentum: float, weight_decay: float) -> LocalUpdate:
-    def step(
-        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
-    ) -> tuple[Replica, jax.Array]:
+    def step(replica, batch, learning_rate, grad_fn):
         v = jax.tree.map(lambda v: momentum * v, replica.opt_state)
         x = jax.tree.map(jnp.add, replica.params, v)
         losses, state, grads = grad_fn(x, replica.model_state, batch)
@@ -271,7 +210,7 @@ def _eamsgd_nesterov(momentum: float, weight_decay: float) -> LocalUpdate:
         new = replica._replace(params=params, opt_state=v, model_state=state)
         return new, losses
 
-    return LocalUpdate(lambda params: jax.tree.map(jnp.zeros_like, params), step)
+    return LocalUpdate(_zeros, step)
 
 
 @memoized
@@ -283,17 +222,45 @@ def proximal(*, proximal: float) -> LocalUpdate:
     mu is `proximal`. Source: docs/algorithms I.1 (the proximal form of FedNova).
     """
 
-    def step(
-        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
-    ) -> tuple[Replica, jax.Array]:
+    def step(replica, batch, learning_rate, grad_fn):
         losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
-        pull, start = proximal, replica.carry["round_start"]
         params = jax.tree.map(
-            lambda w, g, s: (w - learning_rate * (g + pull * (w - s))).astype(w.dtype),
+            lambda w, g, s: (w - learning_rate * (g + proximal * (w - s))).astype(
+                w.dtype
+            ),
             replica.params,
             sparse.dense(grads),
-            start,
+            replica.carry["round_start"],
         )
         return replica._replace(params=params, model_state=state), losses
 
-    return LocalUpdate(lambda params: (), step, requires=("round_start",))
+    return LocalUpdate(_no_state, step, requires=("round_start",))
+
+
+class DecayState(NamedTuple):
+    """The steps of one worker, and the state of the local update that decays."""
+
+    step: jax.Array  # int32 []
+    inner: OptState
+
+
+@memoized
+def with_lr_decay(
+    local_update: LocalUpdate, decay: float, power: float = 1.0
+) -> LocalUpdate:
+    """The local update with the learning rate eta_t = eta / (1 + t decay) ** power.
+
+    t counts the steps of this worker only; a schedule counts those of all workers.
+    """
+
+    def init(params):
+        return DecayState(jnp.zeros((), jnp.int32), local_update.init(params))
+
+    def step(replica, batch, learning_rate, grad_fn):
+        t, inner = replica.opt_state
+        eta_t = learning_rate / (1 + decay * t) ** power
+        replica = replica._replace(opt_state=inner)
+        replica, losses = local_update.step(replica, batch, eta_t, grad_fn)
+        return replica._replace(opt_state=DecayState(t + 1, replica.opt_state)), losses
+
+    return local_update._replace(init=init, step=step)

@@ -2,9 +2,12 @@
 
 merges        `average`, `sma`, ...: pairs of functions, `m.init(params)` and
               `m.apply(state, replicas, stats(local_steps=[8, 4]))`
-formulas      the functions that merges consist of, on any pytrees: `weighted_mean`,
-              `normalized_weights`, `sma_correction`, `elastic_move`, ...
 custom        `Merge` and `masked` on tuples of replicas; `group_merge` on a `Group`
+
+The functions that merges consist of, on any pytrees, are in `hetjax.formulas`.
+
+All merges promise, where their docstrings say nothing else: the order of workers is
+irrelevant; consensus is an exact fixed point; a member without local steps is absent.
 
 A `hetjax.Replica` holds a worker's params, model state and optimizer state, and the
 buffers in `m.requires`. Both `local.new_replica` and `local.step_fn` take `requires`.
@@ -27,42 +30,14 @@ On a mesh, with P = jax.sharding.PartitionSpec and leaves [8, ...] of all replic
 """
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp
-from hetjax.merge.averaging import average
+from hetjax.merge.averaging import average, normalized
 from hetjax.merge.federated import fed_acc, fed_adp, fed_nova
-from hetjax.merge.formulas.moves import (
-    elastic_move,
-    mean_correction,
-    momentum_mean,
-    moved,
-    sma_correction,
-    weighted_mean,
-    weighted_move,
-)
-from hetjax.merge.formulas.server_steps import (
-    gradient_sum_step,
-    magma_steps,
-    nova_step,
-    optimizer_step,
-    pair_average,
-)
-from hetjax.merge.formulas.weights import (
-    accuracy_weights,
-    angle_weights,
-    angles,
-    bias_weights,
-    model_norm,
-    normalized_weights,
-    nova_weights,
-    proportional_weights,
-)
-from hetjax.merge.gossip import gossip
 from hetjax.merge.gradient import gradient_aggregation, hierarchical
 from hetjax.merge.group import Group
 from hetjax.merge.group_merges import group_merge, over_axis
 from hetjax.merge.masking import masked
 from hetjax.merge.members import reset_to
-from hetjax.merge.normalized import normalized
-from hetjax.merge.parameter_server import downpour, easgd, magma_async
+from hetjax.merge.parameter_server import downpour, easgd, gossip, magma_async
 from hetjax.merge.sma import replica_mean, sma
 from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats, stats
@@ -76,42 +51,22 @@ __all__ = [
     "MergeOp",
     "MergeProperty",
     "WorkerStats",
-    "accuracy_weights",
-    "angle_weights",
-    "angles",
     "average",
-    "bias_weights",
     "downpour",
     "easgd",
-    "elastic_move",
     "fed_acc",
     "fed_adp",
     "fed_nova",
     "gossip",
     "gradient_aggregation",
-    "gradient_sum_step",
     "group_merge",
     "hierarchical",
     "magma_async",
-    "magma_steps",
     "masked",
-    "mean_correction",
-    "model_norm",
-    "momentum_mean",
-    "moved",
     "normalized",
-    "normalized_weights",
-    "nova_step",
-    "nova_weights",
-    "optimizer_step",
     "over_axis",
-    "pair_average",
-    "proportional_weights",
     "replica_mean",
     "reset_to",
     "sma",
-    "sma_correction",
     "stats",
-    "weighted_mean",
-    "weighted_move",
 ]

@@ -1,51 +1,39 @@
-"""Model averaging: the merge of K-step averaging, local SGD and sequential SGD."""
+"""Averages of models: K-step averaging, local SGD, and Adaptive SGD's Algorithm 2."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from hetjax import tree
-from hetjax.machine.types import MergeOp
+from hetjax.arguments import Fraction, NotNegative, checked
+from hetjax.merge import members
 from hetjax.merge.formulas.moves import momentum_mean, weighted_move
-from hetjax.merge.formulas.weights import proportional_weights
+from hetjax.merge.formulas.weights import (
+    Norm,
+    WeightRule,
+    model_norm,
+    perturbed_weights,
+    proportional_weights,
+)
 from hetjax.merge.group import Group
 from hetjax.merge.group_merges import group_merge
-from hetjax.merge.members import (
-    centered_member,
-    centered_model,
-    params_of,
-    reset_to,
-    without_momentum,
-)
-from hetjax.merge.merge_checks import check_fraction
+from hetjax.merge.members import CenterState
 from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 from hetjax.traced_settings import is_given
-from hetjax.tree import ModelState, Params
+from hetjax.tree import Params
 
-WEIGHTS: dict[str, Callable[[WorkerStats], jax.Array]] = {
-    "equal": lambda stats: jnp.ones_like(stats.local_steps),
-    "local_steps": lambda stats: stats.local_steps,  # `bias_weights`
-    "examples": lambda stats: stats.examples,
-    "batch_size": lambda stats: stats.batch_size,
-}
+RawWeights = Literal["equal", "local_steps", "examples", "batch_size"]
 
 
-class AveragingState(NamedTuple):
-    """The common model of a node, in float32."""
-
-    center: Params  # w
-    previous: Params  # w_p, () without momentum
-    model_state: ModelState
-
-
+@checked
 def average(
     *,
-    weights: str | Callable[[WorkerStats], jax.Array] = "equal",
-    momentum: float = 0.0,
+    weights: RawWeights | Callable[[WorkerStats], jax.Array] = "equal",
+    momentum: Fraction = 0.0,
     reset: bool = False,
 ) -> Merge:
     """Averages the replicas with weights; all of them continue from the mean.
@@ -54,71 +42,144 @@ def average(
         w' = sum_i alpha_i w_i + gamma (w - w_p);   w_p <- w;   w <- w'
         w_i <- w'
 
-    `weights` is the name of raw_i ("equal", "local_steps", "examples", "batch_size") or
-    a function of the `WorkerStats`; `momentum` is gamma. With `reset` the members'
-    optimizer states are set to zero (for SGD). Model state is averaged with the same
-    weights. Promises: worker order is irrelevant; consensus is an exact fixed point; a
-    member without local steps is absent. Source: K-AVG (Zhou & Cong 2018); with
-    momentum, the Elastic SGD of the Adaptive SGD paper. The formula is `momentum_mean`.
+    `weights` is the name of raw_i or a function of the `WorkerStats`; `momentum` is
+    gamma. With `reset` the members' optimizer states are set to zero (for SGD). Model
+    state is averaged with the same weights. Source: K-AVG (Zhou & Cong 2018); with
+    momentum, the Elastic SGD of the Adaptive SGD paper. Formula: `momentum_mean`.
     """
-    if isinstance(weights, str) and weights not in WEIGHTS:
-        raise ValueError(
-            f"average: weights={weights!r} is unknown; known: {', '.join(WEIGHTS)}"
-        )
-    check_fraction("average", momentum=momentum)
-    raw = WEIGHTS[weights] if isinstance(weights, str) else weights
 
-    def init(params: Params, model_state: ModelState = ()) -> AveragingState:
-        previous = tree.widened(params) if is_given(momentum) else ()
-        return AveragingState(tree.widened(params), previous, tree.widened(model_state))
+    def raw(stats):
+        if callable(weights):
+            return weights(stats)
+        if weights == "equal":
+            return jnp.ones_like(stats.local_steps)
+        return getattr(stats, weights)
 
-    def apply(
-        state: AveragingState, group: Group, stats: WorkerStats, op: MergeOp
-    ) -> tuple[AveragingState, Group]:
-        del op
+    def apply(state, group, stats, op):
         alpha = proportional_weights(raw(stats), stats.present)
         if reset:
-            group = group.each(without_momentum)
-        return averaged(state, group, alpha, jnp.zeros(()), momentum)
+            group = members.without_momentum(group)
+        return _averaged(state, group, alpha, jnp.zeros(()), momentum)
+
+    return group_merge(
+        _with_previous(momentum),
+        apply,
+        properties=MergeProperty.BROADCASTS,
+        as_member=members.centered_member,
+        from_parent=_from_parent,
+    )
+
+
+class NormalizedState(NamedTuple):
+    """The global model and two counters."""
+
+    average: CenterState
+    condition_met: jax.Array  # int32: merges where all norms were below the threshold
+    weights_changed: jax.Array  # int32: such merges whose weights were perturbed
+
+
+@checked
+def normalized(
+    *,
+    delta: NotNegative = 0.1,
+    perturbation_threshold: NotNegative = 0.1,
+    momentum: Fraction = 0.9,
+    weights: WeightRule = "paper",
+    norm: Norm = "l2_over_dim",
+) -> Merge:
+    """Averages with weights from local steps, perturbed towards the busiest replica.
+
+        alpha_i = b_i / sum_j b_j   if all u_i are equal,   else  u_i / sum_j u_j
+        if ||w_i|| < threshold for all i:  alpha_r *= 1 + delta,  alpha_s *= 1 - delta
+                                           with r = argmax u, s = argmin u
+        w' = sum_i alpha_i w_i + gamma (w - w_p);   w_p <- w;   w <- w';   w_i <- w'
+
+    u_i are the local steps, b_i the real-valued batch sizes [examples], gamma is
+    `momentum`, the threshold is `perturbation_threshold` (pert_thr in the paper).
+    `norm` chooses the norm (see `model_norm`) and `weights` the rule
+    (see `normalized_weights`, also for ties). If r = s (one worker, or equal steps)
+    nothing is perturbed: the paper says that one worker equals Elastic SGD. At the
+    first merge w_p = w. Source: Adaptive SGD, Algorithm 2; docs/algorithms A.3.
+    """
+    begin = _with_previous(momentum)
+
+    def init(params, model_state=()):
+        average = begin(params, model_state)
+        return NormalizedState(average, jnp.int32(0), jnp.int32(0))
+
+    def apply(state, group, stats, op):
+        norms = group.values(lambda r: model_norm(r.params, norm))
+        found = perturbed_weights(
+            stats.local_steps,
+            stats.batch_size,
+            norms,
+            stats.present,
+            delta,
+            perturbation_threshold,
+            weights,
+        )
+        average, group = _averaged(
+            state.average, group, found.alpha, found.excess, momentum
+        )
+        return NormalizedState(
+            average,
+            state.condition_met + found.met,
+            state.weights_changed + found.changed,
+        ), group
+
+    def report(state):
+        return {
+            "condition_met": state.condition_met,
+            "weights_changed": state.weights_changed,
+        }
 
     return group_merge(
         init,
         apply,
-        centered_model,
+        lambda state: members.centered_model(state.average),
+        report=report,
         properties=MergeProperty.BROADCASTS,
-        as_member=centered_member,
-        from_parent=average_from_parent,
+        as_member=lambda state: members.centered_member(state.average),
+        from_parent=lambda state, replica: state._replace(
+            average=_from_parent(state.average, replica)
+        ),
     )
 
 
-def average_from_parent(state: AveragingState, replica: Replica) -> AveragingState:
+def _with_previous(momentum: float) -> Callable[..., CenterState]:
+    """The `init` of a center whose memory is w_p, or () without momentum."""
+
+    def previous(center: Params) -> Params:
+        return tree.copies(center) if is_given(momentum) else ()
+
+    return members.center_with(previous)
+
+
+def _from_parent(state: CenterState, replica: Replica) -> CenterState:
     """The state with the parent's model; w_p shifts along, so that momentum stays."""
-    previous = state.previous
+    previous = state.memory
     if jax.tree.leaves(previous):  # there is momentum
         previous = tree.map_floats(
-            lambda p, new, old: p + (new - old),
-            previous,
-            replica.params,
-            state.center,
+            lambda p, new, old: p + (new - old), previous, replica.params, state.center
         )
-    return AveragingState(replica.params, previous, replica.model_state)
+    return CenterState(replica.params, replica.model_state, previous)
 
 
-def averaged(
-    state: AveragingState,
+def _averaged(
+    state: CenterState,
     group: Group,
     alpha: jax.Array,
     excess: jax.Array,
     momentum: float,
-) -> tuple[AveragingState, Group]:
+) -> tuple[CenterState, Group]:
     """The state after a weighted mean with momentum, and the replicas reset to it.
 
     `excess` is sum_i alpha_i - 1.
     """
     center, previous = momentum_mean(
         state.center,
-        state.previous,
-        params_of(group),
+        state.memory,
+        members.params_of(group),
         alpha,
         momentum=momentum,
         excess=excess,
@@ -128,5 +189,5 @@ def averaged(
     model_state = tree.map_floats(
         lambda s, m: s + m / (1 + excess), state.model_state, move
     )
-    state = AveragingState(center, previous, model_state)
-    return state, group.each(lambda r: reset_to(r, center, model_state))
+    state = CenterState(center, model_state, previous)
+    return state, group.each(lambda r: members.reset_to(r, center, model_state))

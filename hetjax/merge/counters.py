@@ -7,7 +7,6 @@ only some of the run's workers also counts the node's own value.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +18,7 @@ from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.output.head import without_layer_state
 from hetjax.replica import Replica
-from hetjax.tree import MergeState, ModelState, Params
+from hetjax.tree import MergeState, ModelState
 
 Counters = tuple[jax.Array, ...]
 
@@ -37,7 +36,12 @@ def places_of(model_state: ModelState) -> tuple[int, ...]:
     Those of the output layer are left out: they stay with their worker.
     """
     leaves = jax.tree.leaves(without_layer_state(model_state))
-    return tuple(i for i, leaf in enumerate(leaves) if _is_counter(leaf))
+    dtypes = map(jnp.result_type, leaves)
+    return tuple(i for i, d in enumerate(dtypes) if _is_counter(d))
+
+
+def _is_counter(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_)
 
 
 def counters_of(
@@ -62,11 +66,6 @@ def with_counters(
     return new if own is model_state else model_state._replace(model=new)
 
 
-def _is_counter(leaf: Any) -> bool:
-    dtype = jnp.result_type(leaf)
-    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_)
-
-
 def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
     """The merge, extended to the counters of the members' model states.
 
@@ -77,17 +76,12 @@ def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
 
     broadcasts = MergeProperty.BROADCASTS in merge.properties
 
-    def init(params: Params, model_state: ModelState = ()) -> Counted:
+    def init(params, model_state=()):
         counters = counters_of(model_state, places)
         found = (jnp.array(x, copy=True) for x in counters)
         return Counted(merge.init(params, model_state), tuple(found))
 
-    def apply(
-        state: Counted,
-        replicas: Group | Sequence[Replica],
-        stats: WorkerStats,
-        op: MergeOp = PUSH_FETCH,
-    ) -> tuple[Counted, tuple[Replica, ...]]:
+    def apply(state, replicas, stats, op=PUSH_FETCH):
         group = replicas if isinstance(replicas, Group) else Group(tuple(replicas))
         inner, after = merge.apply(state.inner, replicas, stats, op)
         merged = state.counters
@@ -103,15 +97,15 @@ def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
         )
         return Counted(inner, merged), after.members
 
-    def model(state: Counted) -> tuple[Params, ModelState]:
+    def model(state):
         params, model_state = merge.model(state.inner)
         return params, with_counters(model_state, state.counters, places)
 
-    def as_member(state: Counted) -> Replica:
+    def as_member(state):
         assert merge.as_member is not None
         return _replaced(merge.as_member(state.inner), state.counters, places)
 
-    def from_parent(state: Counted, replica: Replica) -> Counted:
+    def from_parent(state, replica):
         assert merge.from_parent is not None
         inner = merge.from_parent(state.inner, replica)
         return Counted(inner, counters_of(replica.model_state, places))

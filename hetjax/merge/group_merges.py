@@ -1,21 +1,20 @@
 """Merges written on a `Group`, and merges along a mesh axis."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.group import Group
+from hetjax.merge.members import centered_model
 from hetjax.merge.merge_checks import WrongPart, check_buffers, check_count, check_op
 from hetjax.merge.types import APPLY, NO_PROPERTIES, Merge, MergeProperty
-from hetjax.merge.worker_stats import WorkerStats
-from hetjax.replica import Replica
 from hetjax.tree import MergeState, ModelState, Params
 
 
 def group_merge(
     init: Callable[..., MergeState],
     rule: Callable[..., tuple[MergeState, Group]],
-    model: Callable[[MergeState], tuple[Params, ModelState]],
+    model: Callable[[Any], tuple[Params, ModelState]] = centered_model,
     *,
     ops: MergeOp = PUSH_FETCH,
     properties: MergeProperty = NO_PROPERTIES,
@@ -25,16 +24,12 @@ def group_merge(
 
     rule(state, group, stats, op) -> (state, group). The merge's `apply` takes a tuple
     of replicas and an operation, `PUSH_FETCH` by default; `over_axis` passes it a Group
-    along a mesh axis. `fields` are the other fields of `Merge`.
+    along a mesh axis. `model(state)` is (state.center, state.model_state) by default.
+    `fields` are the other fields of `Merge`.
     """
     name, requires = rule.__qualname__.split(".")[0], fields.get("requires", ())
 
-    def apply(
-        state: MergeState,
-        replicas: Group | Sequence[Replica],
-        stats: WorkerStats,
-        op: MergeOp = PUSH_FETCH,
-    ) -> tuple[MergeState, tuple[Replica, ...]]:
+    def apply(state, replicas, stats, op=PUSH_FETCH):
         group = replicas if isinstance(replicas, Group) else Group(tuple(replicas))
         check_op(name, op, ops)
         check_buffers(name, group.members, requires)
@@ -74,16 +69,10 @@ def over_axis(
     The state and the statistics are then the same on the devices of a group, and
     members of other groups are absent from the statistics.
     """
-
     takes_groups = MergeProperty.TAKES_GROUPS in merge.properties
     properties = merge.properties & ~MergeProperty.TAKES_GROUPS
 
-    def apply(
-        state: MergeState,
-        replicas: Sequence[Replica],
-        stats: WorkerStats,
-        op: MergeOp = PUSH_FETCH,
-    ) -> tuple[MergeState, tuple[Replica, ...]]:
+    def apply(state, replicas, stats, op=PUSH_FETCH):
         group = Group(tuple(replicas), axis, axis_groups, replicated_over)
         n = stats.local_steps.shape[0]
         if group.size != n:

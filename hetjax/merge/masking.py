@@ -1,6 +1,6 @@
 """A wrapper for merges that do not handle absent members themselves."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -29,20 +29,15 @@ def masked(merge: Merge) -> Merge:
     written for tuples, for example, thus ignores members without updates.
     """
 
-    def apply(
-        state: MergeState,
-        replicas: Sequence[Replica],
-        stats: WorkerStats,
-        op: MergeOp = PUSH_FETCH,
-    ) -> tuple[MergeState, tuple[Replica, ...]]:
+    def apply(state, replicas, stats, op=PUSH_FETCH):
         check_op("masked", op, merge.ops)
         replicas, n = tuple(replicas), len(replicas)
         check_count("masked", n, stats)
         if n > MOST:
             raise ValueError(
                 f"masked: {n} members, but at most {MOST} are supported: write the "
-                "merge with weights (hetjax.merge.weighted_mean, Group.total), where "
-                "an absent member has weight zero"
+                "merge with weights (hj.formulas.weighted_mean, Group.total), where an "
+                "absent member has weight zero"
             )
         order = jnp.argsort(~stats.present, stable=True)  # present members first
         place = jnp.argsort(order)
@@ -69,9 +64,7 @@ def _unchanged(
 def _of_first(merge: Merge, m: int, op: MergeOp) -> Callable[..., Any]:
     """The merge of the first m members; results keep the dtypes of the inputs."""
 
-    def apply(
-        state: MergeState, replicas: tuple[Replica, ...], stats: WorkerStats
-    ) -> tuple[MergeState, tuple[Replica, ...]]:
+    def apply(state, replicas, stats):
         here, absent = replicas[:m], replicas[m:]
         some = WorkerStats(*(x[:m] if x.ndim else x for x in stats))
         new, merged = merge.apply(state, here, some, op)

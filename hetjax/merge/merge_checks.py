@@ -1,16 +1,15 @@
-"""Checks of the arguments of merges and formulas, and of strategies' settings.
+"""Checks of what merges and formulas are called with.
 
 They look at shapes, names and concrete numbers, never at values that JAX traces.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.typing import ArrayLike
 
 from hetjax.machine.types import MergeOp
 from hetjax.replica import Replica, Requires
@@ -29,40 +28,6 @@ def concrete(value: Any) -> np.ndarray | None:
         if isinstance(x, jax.Array) and not x.is_fully_addressable:
             return None
     return np.asarray(value, np.float64)
-
-
-def check_positive(where: str = "", /, **settings: ArrayLike | None) -> None:
-    """Raises a ValueError that names the first setting that is not above 0."""
-    _check(where, settings, lambda numbers: numbers > 0, "above 0")
-
-
-def check_not_negative(where: str = "", /, **settings: ArrayLike | None) -> None:
-    """Raises a ValueError that names the first setting that is not at least 0."""
-    _check(where, settings, lambda numbers: numbers >= 0, "of at least 0")
-
-
-def check_fraction(where: str = "", /, **settings: ArrayLike) -> None:
-    """Raises a ValueError that names the first setting that is not in [0, 1)."""
-    given = {n: np.nan if v is None else v for n, v in settings.items()}  # no default
-    _check(where, given, lambda x: (x >= 0) & (x < 1), "from 0 to below 1")
-
-
-def _check(
-    where: str,
-    settings: Mapping[str, Any],
-    fits: Callable[[np.ndarray], Any],
-    wanted: str,
-) -> None:
-    """Raises a ValueError for a setting that is not a finite number or does not fit."""
-    prefix = f"{where}: " if where else ""
-    for name, value in settings.items():
-        try:
-            numbers = None if value is None else concrete(value)
-            right = numbers is None or np.all(np.isfinite(numbers) & fits(numbers))
-        except (TypeError, ValueError, OverflowError):  # a string, a tree, 10**400
-            right = False
-        if not right:
-            raise ValueError(f"{prefix}{name}={value}: pass a number {wanted}")
 
 
 def check_steps(where: str, local_steps: Any, present: Any = True) -> None:

@@ -57,7 +57,7 @@ def exchange_of(
     leaves = [jax.tree.leaves(replica) for replica in replicas]
     structures = [jax.tree.structure(replica) for replica in replicas]
 
-    def flat(state: Any, leaves: Sequence[Sequence[Any]], stats: Any) -> Any:
+    def flat(state, leaves, stats):
         given = zip(structures, leaves, strict=True)
         members = tuple(jax.tree.unflatten(s, own) for s, own in given)
         state, members = apply(state, members, stats)
@@ -81,7 +81,7 @@ def exchange_of(
     )
     chosen = list(sent.values())
 
-    def run(state: Any, read: Sequence[Sequence[Any]], stats: Any) -> Any:
+    def run(state, read, stats):
         # leaves that are not read have no effect, and XLA removes them
         full = [
             _filled(own, numbers, given)

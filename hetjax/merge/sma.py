@@ -1,50 +1,34 @@
 """Synchronous model averaging with momentum (CROSSBOW) and without (EASGD)."""
 
-from typing import NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from hetjax import tree
+from hetjax.arguments import Fraction, NotNegative, checked
 from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.merge import members
 from hetjax.merge.formulas.moves import mean_correction, sma_correction
 from hetjax.merge.formulas.weights import proportional_weights
-from hetjax.merge.group import Group
 from hetjax.merge.group_merges import group_merge
-from hetjax.merge.members import (
-    buffer_of,
-    centered_model,
-    mean_statistics,
-    moved_center,
-    params_of,
-    reset_to,
-    without_momentum,
-)
-from hetjax.merge.merge_checks import check_fraction, check_not_negative
+from hetjax.merge.members import CenterState
 from hetjax.merge.types import Merge
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
-from hetjax.tree import ModelState, Params, PyTree
 
-CORRECTIONS = ("before", "after")
-STATISTICS = ("mean", "first")
-
-
-class SmaState(NamedTuple):
-    """The central average model, its last move and its model state, in float32."""
-
-    center: Params  # z
-    velocity: PyTree  # z - z_prev
-    model_state: ModelState
+Correction = Literal["before", "after"]
+Statistics = Literal["mean", "first"]
 
 
+@checked
 def sma(
     *,
-    momentum: float = 0.9,
-    alpha: float | None = None,
-    beta: float = 1.0,
-    correction: str = "before",
-    statistics: str = "mean",
+    momentum: Fraction = 0.9,
+    alpha: NotNegative | None = None,
+    beta: NotNegative = 1.0,
+    correction: Correction = "before",
+    statistics: Statistics = "mean",
     reset_momentum: bool = True,
 ) -> Merge:
     """Replicas and their central average attract each other; the average has momentum.
@@ -60,100 +44,76 @@ def sma(
     the first member, as CROSSBOW evaluates); replicas keep their own. The operation
     RESET_TO_CENTER then sets w_j <- z and, with `reset_momentum`, z_prev <- z and the
     members' optimizer states to zero. A parent node sees z as a replica. Requires the
-    buffer "prev_params" (for `correction="before"`). Promises: worker order is
-    irrelevant; consensus at z without velocity is an exact fixed point; a member
-    without local steps neither moves nor counts; without momentum z + sum_j w_j is
-    conserved. Source: CROSSBOW 3.2; docs/algorithms C.1, C.2, C.4, G.1. The
-    formula is `sma_correction`.
+    buffer "prev_params" (for `correction="before"`). Promises: without momentum
+    z + sum_j w_j is conserved. Source: CROSSBOW 3.2; docs/algorithms C.1, C.2, C.4,
+    G.1. Formula: `sma_correction`.
     """
-    if correction not in CORRECTIONS:
-        raise ValueError(f"correction={correction!r}: choose one of {CORRECTIONS}")
-    if statistics not in STATISTICS:
-        raise ValueError(f"statistics={statistics!r}: choose one of {STATISTICS}")
-    check_not_negative("sma", alpha=alpha, beta=beta)
-    check_fraction("sma", momentum=momentum)
+    before = correction == "before"
 
-    def init(params: Params, model_state: ModelState = ()) -> SmaState:
-        center = tree.widened(params)
-        velocity = tree.map_floats(jnp.zeros_like, center)
-        return SmaState(center, velocity, tree.widened(model_state))
-
-    def apply(
-        state: SmaState, group: Group, stats: WorkerStats, op: MergeOp
-    ) -> tuple[SmaState, Group]:
+    def apply(state, group, stats, op):
         mean = proportional_weights(jnp.ones_like(stats.local_steps), stats.present)
-        params = params_of(group)
-        before = correction == "before"
+        params = members.params_of(group)
+        olds = group.each(members.buffer_of("prev_params")) if before else params
         center, velocity, corrected = sma_correction(
             state.center,
-            state.velocity,
+            state.memory,
             params,
             alpha=beta * mean if alpha is None else alpha,
             momentum=momentum,
-            prev_trees=group.each(buffer_of("prev_params")) if before else params,
+            prev_trees=olds,
             present=stats.present,
         )
         shares = mean if statistics == "mean" else _first(stats)
-        state = SmaState(center, velocity, mean_statistics(state, group, shares))
+        model_state = members.mean_statistics(state, group, shares)
+        state = CenterState(center, model_state, velocity)
         group = group.each(lambda r, w: r._replace(params=w), corrected)
-        resets = MergeOp.RESET_TO_CENTER in op
-        return restarted(state, group) if resets else (state, group)
-
-    def restarted(state: SmaState, group: Group) -> tuple[SmaState, Group]:
-        group = group.each(lambda r: reset_to(r, state.center, r.model_state))
+        if MergeOp.RESET_TO_CENTER not in op:
+            return state, group
+        group = group.each(lambda r: members.reset_to(r, center, r.model_state))
         if not reset_momentum:
             return state, group
-        zero = tree.map_floats(jnp.zeros_like, state.velocity)
-        return state._replace(velocity=zero), group.each(without_momentum)
+        state = state._replace(memory=members.zeros_like(velocity))
+        return state, members.without_momentum(group)
 
-    def as_member(state: SmaState) -> Replica:
+    def as_member(state):
         # r_g before its last merge: all right-hand sides in C.4 a are old values
-        before = tree.map_floats(jnp.subtract, state.center, state.velocity)
+        before = tree.map_floats(jnp.subtract, state.center, state.memory)
         return Replica(state.center, state.model_state, (), {"prev_params": before})
 
     return group_merge(
-        init,
+        members.center_with(members.zeros_like),  # z - z_prev
         apply,
-        centered_model,
         ops=PUSH_FETCH | MergeOp.RESET_TO_CENTER,
-        requires=("prev_params",) if correction == "before" else (),
+        requires=("prev_params",) if before else (),
         as_member=as_member,
-        from_parent=moved_center,
+        from_parent=members.moved_center,
     )
 
 
-def replica_mean(*, alpha: float = 0.1) -> Merge:
+@checked
+def replica_mean(*, alpha: NotNegative = 0.1) -> Merge:
     """Replicas are pulled towards their own mean; there is no separate center.
 
         w_j <- (1 - alpha) w_j + alpha mean_k w_k - gamma g_j         w before the steps
 
     The evaluated model is the mean of the replicas. Its model state is the mean of
-    theirs; replicas keep their own. Requires the buffer "prev_params". Promises: worker
-    order is irrelevant; consensus is an exact fixed point; a member without local steps
-    neither moves nor counts. Source: KungFu's SMA; docs/algorithms C.1. The formula is
-    `mean_correction`.
+    theirs; replicas keep their own. Requires the buffer "prev_params". Source: KungFu's
+    SMA; docs/algorithms C.1. Formula: `mean_correction`.
     """
-    check_not_negative("replica_mean", alpha=alpha)
 
-    def init(params: Params, model_state: ModelState = ()) -> SmaState:
-        return SmaState(tree.widened(params), (), tree.widened(model_state))
-
-    def apply(
-        state: SmaState, group: Group, stats: WorkerStats, op: MergeOp
-    ) -> tuple[SmaState, Group]:
-        del op
+    def apply(state, group, stats, op):
         center, pulled = mean_correction(
             state.center,
-            params_of(group),
+            members.params_of(group),
             alpha=alpha,
-            prev_trees=group.each(buffer_of("prev_params")),
+            prev_trees=group.each(members.buffer_of("prev_params")),
             present=stats.present,
         )
         share = proportional_weights(jnp.ones_like(stats.local_steps), stats.present)
-        state = SmaState(center, (), mean_statistics(state, group, share))
+        state = CenterState(center, members.mean_statistics(state, group, share))
         return state, group.each(lambda r, w: r._replace(params=w), pulled)
 
-    return group_merge(init, apply, centered_model, requires=("prev_params",))
+    return group_merge(members.center_state, apply, requires=("prev_params",))
 
 
 def _first(stats: WorkerStats) -> jax.Array:

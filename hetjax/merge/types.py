@@ -59,6 +59,11 @@ class Merge(NamedTuple):
 
     _repr_html_ = html_of
 
+    @property
+    def updates_busy_workers(self) -> bool:
+        """Whether it may change a replica during its worker's round."""
+        return MergeProperty.UPDATES_BUSY_WORKERS in self.properties
+
     def __repr__(self) -> str:
         broadcasts = MergeProperty.BROADCASTS in self.properties
         buffers = ", ".join(b if isinstance(b, str) else b.name for b in self.requires)

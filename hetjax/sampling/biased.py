@@ -1,20 +1,22 @@
 """Loss-biased sampling for slow workers: Biased Local SGD (host world, no JAX)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
-from hetjax.arguments import per_worker
+from hetjax.arguments import Bounds, checked, per_worker
 from hetjax.machine.types import WorkerInfo
 from hetjax.sampling.types import Sampler
 
+PoolFactor = Annotated[float, Bounds(low=1)]
+PoolFormula = Literal["steps", "work", "ratio"]
 Workers = tuple[WorkerInfo, ...]
 _STREAM = 20_011  # separates these draws from other uses of a seed
 
 # the slow workers together draw N times this number per pass over N examples; tau are
 # the workers' local steps
-POOL_FORMULAS: dict[str, Callable[[list[int], list[int]], float]] = {
+POOL_FORMULAS: dict[PoolFormula, Callable[[list[int], list[int]], float]] = {
     "steps": lambda tau, slow: sum(tau[i] for i in slow) / (len(tau) * max(tau)),
     "work": lambda tau, slow: sum(tau[i] for i in slow) / sum(tau),
     "ratio": lambda tau, slow: max((tau[i] for i in slow), default=0) / max(tau),
@@ -33,12 +35,13 @@ class BiasedState(NamedTuple):
     pool: int  # size of the pool that the slow workers choose from
 
 
+@checked
 def biased(
     *,
     local_steps: Callable[[Workers], Any],
-    pool_factor: float | None = None,
+    pool_factor: PoolFactor | None = None,
     unified: bool = False,
-    pool_formula: str = "steps",
+    pool_formula: PoolFormula = "steps",
 ) -> Sampler:
     """Draws examples for slow workers by their losses: the highest in a random pool.
 
@@ -58,15 +61,8 @@ def biased(
     paper's table. By default d is 2, or less if such a pool would be too large. Source:
     Biased Local SGD, Algorithm 1; docs/algorithms E.2, E.3, E.5.
     """
-    if pool_formula not in POOL_FORMULAS:
-        known = ", ".join(POOL_FORMULAS)
-        raise ValueError(f"pool_formula={pool_formula!r}: choose one of {known}")
-    if pool_factor is not None and not 1 <= pool_factor < float("inf"):
-        raise ValueError(
-            f"pool_factor={pool_factor}: pass a number of at least 1, or None"
-        )
 
-    def init(workers: Workers, num_examples: int, seed: int) -> BiasedState:
+    def init(workers, num_examples, seed):
         m = len(workers)
         if num_examples < m:  # a draw would never end
             raise ValueError(
@@ -100,7 +96,7 @@ def biased(
         pool = min(pool, num_examples - (pool_factor is None)) if slow else 0
         return BiasedState(seed, 0, losses, empty, counts, tuple(slow), pool)
 
-    def draw(state: BiasedState, worker: int, n: int) -> tuple[BiasedState, np.ndarray]:
+    def draw(state, worker, n):
         pieces = []
         while n > 0:
             if not len(state.queues[worker]):
@@ -111,10 +107,7 @@ def biased(
             n -= len(pieces[-1])
         return state, np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
-    def observe(
-        state: BiasedState, worker: int, indices: np.ndarray, losses: np.ndarray
-    ) -> BiasedState:
-        del worker
+    def observe(state, worker, indices, losses):
         stored = state.losses.copy()
         stored[indices] = losses
         return state._replace(losses=stored)

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetjax.machine.types import WorkerInfo
 from hetjax.sampling.types import Sampler
 
 
@@ -24,10 +23,7 @@ def by_weight(weights: Sequence[float] | np.ndarray) -> Sampler:
     """
     halves = np.array_split(np.argsort(weights, kind="stable"), 2)
 
-    def init(
-        workers: tuple[WorkerInfo, ...], num_examples: int, seed: int
-    ) -> ByWeightState:
-        del workers
+    def init(workers, num_examples, seed):
         if num_examples != len(weights) or num_examples < 2:
             raise ValueError(
                 f"by_weight: {len(weights)} weights for {num_examples} examples: pass "
@@ -35,10 +31,7 @@ def by_weight(weights: Sequence[float] | np.ndarray) -> Sampler:
             )
         return ByWeightState(seed, 0)
 
-    def draw(
-        state: ByWeightState, worker: int, n: int
-    ) -> tuple[ByWeightState, np.ndarray]:
-        del worker
+    def draw(state, worker, n):
         rng = np.random.default_rng((state.seed, state.draws))
         half = halves[rng.integers(2)]
         return state._replace(draws=state.draws + 1), rng.choice(half, n)

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetjax.machine.types import WorkerInfo
 from hetjax.sampling.types import Sampler
 from hetjax.sampling.uniform import PassState, uniform
 
@@ -29,9 +28,7 @@ def sharded(partition: Partition | Sequence[np.ndarray]) -> Sampler:
     of the data is its share of the rows.
     """
 
-    def init(
-        workers: tuple[WorkerInfo, ...], num_examples: int, seed: int
-    ) -> ShardedState:
+    def init(workers, num_examples, seed):
         n = len(workers)
         given = partition(n, seed) if callable(partition) else partition
         shards = tuple(np.asarray(rows, np.int64) for rows in given)
@@ -54,18 +51,16 @@ def sharded(partition: Partition | Sequence[np.ndarray]) -> Sampler:
         )
         return ShardedState(shards, passes)
 
-    def draw(
-        state: ShardedState, worker: int, n: int
-    ) -> tuple[ShardedState, np.ndarray]:
+    def draw(state, worker, n):
         mine, places = _PASSES.draw(state.passes[worker], worker, n)
         passes = (*state.passes[:worker], mine, *state.passes[worker + 1 :])
         return state._replace(passes=passes), state.shards[worker][places]
 
-    def share(state: ShardedState) -> np.ndarray:
+    def share(state):
         sizes = np.array([len(rows) for rows in state.shards], float)
         return sizes / sizes.sum()
 
-    def rows(state: ShardedState, worker: int) -> np.ndarray:
+    def rows(state, worker):
         return state.shards[worker]
 
     return Sampler(init, draw, share=share, rows=rows)

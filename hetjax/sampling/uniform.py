@@ -1,13 +1,13 @@
 """Uniform sampling: by default one shuffled pass after another."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from hetjax.machine.types import WorkerInfo
+from hetjax.arguments import checked
 from hetjax.sampling.types import Sampler
 
-ORDERS = ("shuffled", "sequential", "with_replacement")
+Order = Literal["shuffled", "sequential", "with_replacement"]
 
 
 class PassState(NamedTuple):
@@ -19,7 +19,8 @@ class PassState(NamedTuple):
     position: int  # of the next example in `order`
 
 
-def uniform(order: str = "shuffled") -> Sampler:
+@checked
+def uniform(order: Order = "shuffled") -> Sampler:
     """All workers draw in turn from one pass; each pass is a new permutation.
 
     The permutations depend only on the seed, so all strategies see the same ones. A
@@ -30,19 +31,13 @@ def uniform(order: str = "shuffled") -> Sampler:
     `order="with_replacement"` draws each example independently, as the analysis of
     Hogwild! assumes.
     """
-    if order not in ORDERS:
-        raise ValueError(f"order={order!r}: choose one of {ORDERS}")
 
-    def init(
-        workers: tuple[WorkerInfo, ...], num_examples: int, seed: int
-    ) -> PassState:
-        del workers
+    def init(workers, num_examples, seed):
         if num_examples < 1:  # a draw would never end
             raise ValueError(f"there are {num_examples} examples to draw from")
         return PassState(seed, 0, _make_pass(order, seed, 0, num_examples), 0)
 
-    def draw(state: PassState, worker: int, n: int) -> tuple[PassState, np.ndarray]:
-        del worker
+    def draw(state, worker, n):
         piece = state.order[state.position : state.position + n]
         if len(piece) == n:  # the most frequent case
             return advance(state, n), piece.copy()
@@ -54,7 +49,7 @@ def uniform(order: str = "shuffled") -> Sampler:
             state = advance(state, len(piece))
         return state, np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
-    def advance(state: PassState, n: int) -> PassState:
+    def advance(state, n):
         position, total = state.position + n, len(state.order)
         if position < total:
             return state._replace(position=position)

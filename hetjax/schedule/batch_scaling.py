@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-from hetjax.arguments import checked
+from hetjax.arguments import Count, Positive, as_kind, checked
 from hetjax.machine.types import LocalRound
+from hetjax.schedule.types import with_entry
 
-BOUNDS = ("skip", "clip")
+Bound = Literal["skip", "clip"]
+BOUNDS = get_args(Bound)
 ScalingRule = Callable[[Sequence[float], Sequence[int]], tuple[float, ...]]
 
 
@@ -57,7 +59,7 @@ def linear_scaling(
     min_batch_size: float,
     batch_size: float,
     beta: float,
-    bound: str = "skip",
+    bound: Bound = "skip",
 ) -> tuple[float, ...]:
     """Assigns larger batches to workers with more updates: Adaptive SGD, Algorithm 1.
 
@@ -74,13 +76,12 @@ def linear_scaling(
     ... )
     (1024, 1024, 960.0, 832.0)
     """
-    if bound not in BOUNDS:
-        raise ValueError(f"bound={bound!r}: choose one of {BOUNDS}")
+    as_kind("bound", bound, Bound)
     if len(updates) == 0:
         raise ValueError("linear_scaling: there are no workers")
     mean = sum(updates) / len(updates)
 
-    def scaled(b: float, u: int) -> float:
+    def scaled(b, u):
         new = b + beta * (u - mean)
         if min_batch_size <= new <= batch_size:
             return new
@@ -112,7 +113,7 @@ def fixed_scaling(
     """
     n, total = len(updates), sum(updates)
 
-    def scaled(b: float, u: int) -> float:
+    def scaled(b, u):
         if n * u < total:
             return max(b - step, min_batch_size) if b > min_batch_size else b
         if n * u > total:
@@ -145,7 +146,7 @@ class Moments(NamedTuple):
 
 @checked
 def measured_scaling(
-    *, min_batch_size: float, batch_size: float, examples: int
+    *, min_batch_size: Positive, batch_size: Positive, examples: Count
 ) -> Scaling:
     """Chooses sizes from measurements so that all workers' steps take the same time.
 
@@ -164,43 +165,40 @@ def measured_scaling(
     own.
     """
 
-    def init(workers: int) -> tuple[Moments, ...]:
+    def init(workers):
         return (Moments(),) * workers
 
-    def observe(
-        state: tuple[Moments, ...], worker: int, local_round: LocalRound, seconds: float
-    ) -> tuple[Moments, ...]:
+    def observe(state, worker, local_round, seconds):
         b, t = local_round.size, seconds / local_round.local_steps
         new = (1.0, b, t, b * b, b * t)
         moments = Moments(*(x + y for x, y in zip(state[worker], new, strict=True)))
-        return (*state[:worker], moments, *state[worker + 1 :])
+        return with_entry(state, worker, moments)
 
-    def scale(
-        state: tuple[Moments, ...],
-        sizes: Sequence[float],
-        updates: Sequence[int],
-        here: Sequence[int],
-    ) -> tuple[float, ...]:
-        def rule(sizes: Sequence[float], updates: Sequence[int]) -> tuple[float, ...]:
-            del updates
+    def scale(state, sizes, updates, here):
+        def rule(sizes, updates):
             return measured([state[k] for k in here], sizes)
 
         return among(rule, sizes, updates, here)
 
-    def measured(state: Sequence[Moments], sizes: Sequence[float]) -> tuple[float, ...]:
+    def measured(state, sizes):
         if not all(moments.n for moments in state):
             return tuple(sizes)  # a worker that has had no batch cannot be compared
         lines = [moments.line() for moments in state]
+
+        def sizes_at(time):
+            return [
+                min(max((time - a) / c, min_batch_size), batch_size) for a, c in lines
+            ]
+
         longest = min(a + c * batch_size for a, c in lines)
-        total = sum(
-            _within(longest, line, min_batch_size, batch_size) for line in lines
-        )
-        rounds = math.ceil(examples / total)
+        rounds = math.ceil(examples / sum(sizes_at(longest)))
         wanted = math.ceil(examples / rounds)
-        time = _seconds_for(wanted, lines, longest, min_batch_size, batch_size)
-        whole = _whole(
-            [_within(time, line, min_batch_size, batch_size) for line in lines], wanted
-        )
+        low, high = 0.0, longest  # the step time at which sizes sum to `wanted`
+        for _ in range(60):
+            middle = (low + high) / 2
+            below = sum(sizes_at(middle)) < wanted
+            low, high = (middle, high) if below else (low, middle)
+        whole = _whole(sizes_at(high), wanted)
         return tuple(float(min(max(b, min_batch_size), batch_size)) for b in whole)
 
     return Scaling(init, observe, scale)
@@ -213,26 +211,3 @@ def _whole(sizes: Sequence[float], total: int) -> list[int]:
     for k in up[: max(0, total - sum(whole))]:
         whole[k] += 1
     return whole
-
-
-def _within(
-    time: float, line: tuple[float, float], min_batch_size: float, batch_size: float
-) -> float:
-    a, c = line
-    return min(max((time - a) / c, min_batch_size), batch_size)
-
-
-def _seconds_for(
-    wanted: float,
-    lines: Sequence[tuple[float, float]],
-    longest: float,
-    min_batch_size: float,
-    batch_size: float,
-) -> float:
-    """The step time, up to `longest`, at which sizes sum to `wanted` (bisection)."""
-    low, high = 0.0, longest
-    for _ in range(60):
-        middle = (low + high) / 2
-        total = sum(_within(middle, line, min_batch_size, batch_size) for line in lines)
-        low, high = (middle, high) if total < wanted else (low, middle)
-    return high

@@ -1,10 +1,10 @@
 """Learning rates over examples, epochs, updates or seconds (host world)."""
 
 from collections.abc import Callable
-from numbers import Real
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
-UNITS = ("examples", "epochs", "updates", "seconds")
+from hetjax.arguments import Positive, as_kind, checked
 
 
 class Progress(NamedTuple):
@@ -19,20 +19,21 @@ class Progress(NamedTuple):
 START = Progress(0, 0.0, 0, 0.0)
 
 
-class LearningRate(NamedTuple):
+@checked
+@dataclass(frozen=True)
+class LearningRate:
     """A schedule, such as an optax schedule, over a measure of a run.
-
-    `over` is "examples" (the default), "epochs", "updates" or "seconds".
 
     >>> LearningRate(lambda epochs: 0.1 if epochs < 2 else 0.01, over="epochs").over
     'epochs'
     """
 
     schedule: Callable[[float], Any]
-    over: str = "examples"
+    over: Literal["examples", "epochs", "updates", "seconds"] = "examples"
 
 
-LearningRateLike = float | Callable[[float], Any] | LearningRate
+LearningRateLike = Positive | Callable[[float], Any] | LearningRate
+"""A number, a function of the number of examples, or a `LearningRate`."""
 
 
 def learning_rate_at(learning_rate: LearningRateLike, progress: Progress) -> float:
@@ -40,36 +41,23 @@ def learning_rate_at(learning_rate: LearningRateLike, progress: Progress) -> flo
 
     Errors: ValueError if a schedule returns anything but one number.
     """
-    if not callable(learning_rate) and not isinstance(learning_rate, LearningRate):
+    if isinstance(learning_rate, LearningRate):
+        schedule, over = learning_rate.schedule, learning_rate.over
+    elif callable(learning_rate):
+        schedule, over = learning_rate, "examples"
+    else:
         return float(learning_rate)
-    if not isinstance(learning_rate, LearningRate):
-        learning_rate = LearningRate(learning_rate)
-    at = getattr(progress, learning_rate.over)
-    value = learning_rate.schedule(at)
+    at = getattr(progress, over)
+    value = schedule(at)
     try:
         return float(value)
     except (TypeError, ValueError):
         raise ValueError(
-            f"learning_rate: the schedule returned {value!r} at {at:g} "
-            f"{learning_rate.over}: return one number"
+            f"learning_rate: the schedule returned {value!r} at {at:g} {over}: return "
+            "one number"
         ) from None
 
 
 def check_learning_rate(learning_rate: LearningRateLike) -> None:
     """Raises a ValueError for anything that is not a learning rate."""
-    if isinstance(learning_rate, LearningRate):
-        if learning_rate.over not in UNITS:
-            raise ValueError(
-                f"LearningRate(over={learning_rate.over!r}): choose one of {UNITS}"
-            )
-        if not callable(learning_rate.schedule):
-            raise ValueError(
-                f"LearningRate(schedule={learning_rate.schedule!r}): pass a function"
-            )
-    elif not callable(learning_rate) and not (
-        isinstance(learning_rate, Real) and 0 < learning_rate <= 3.4e38
-    ):
-        raise ValueError(
-            f"learning_rate={learning_rate!r}: pass a finite number above 0, or a "
-            "function of the number of examples"
-        )
+    as_kind("learning_rate", learning_rate, LearningRateLike)

@@ -1,11 +1,18 @@
 """The `Policy` interface: a pure state machine from events to actions (host world)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from hetjax.machine.merge_tree import Topology, flat
 from hetjax.machine.types import Event, LocalRound, MergeAction, WorkerInfo
 from hetjax.summaries import html_of, maker, two_lines
+
+_Entry = TypeVar("_Entry")
+
+
+def with_entry(values: tuple[_Entry, ...], k: int, entry: _Entry) -> tuple[_Entry, ...]:
+    """The values with another one at index k."""
+    return (*values[:k], entry, *values[k + 1 :])
 
 
 class Actions(NamedTuple):

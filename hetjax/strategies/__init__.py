@@ -1,4 +1,10 @@
-"""Named algorithms: factories that combine a policy, a local update and a merge."""
+"""Named algorithms: factories that combine a policy, a local update and a merge.
+
+`optimizer` is an optax optimizer in place of SGD: either one with a learning rate of
+its own (`optax.adam(1e-3)`, also with a schedule over the worker's steps), or a
+function of the learning rate (`optax.adam`), which is called with 1 and whose updates
+are multiplied by the strategy's `learning_rate` (a number, or a schedule over the run).
+"""
 
 from hetjax.strategies.adaptive_sgd import adaptive_sgd
 from hetjax.strategies.async_sgd import (

@@ -2,23 +2,19 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
-
-import optax
+from typing import Any, Literal
 
 from hetjax import merge, sampling, schedule
-from hetjax.merge.merge_checks import check_fraction, check_not_negative, check_positive
-from hetjax.schedule import (
-    START,
-    LearningRate,
-    LearningRateLike,
-    Scaling,
-    learning_rate_at,
-)
+from hetjax.arguments import Count, Fraction, NotNegative, Positive
+from hetjax.merge.formulas.weights import Norm, WeightRule
+from hetjax.optimizers import Optimizer
+from hetjax.sampling.uniform import Order
+from hetjax.schedule import LearningRate, LearningRateLike, Scaling
+from hetjax.schedule.batch_scaling import Bound
+from hetjax.schedule.policies.mega_batch import DispatchRule
+from hetjax.strategies.step_rules import learner
 from hetjax.strategies.types import Strategy, factory, settings
-from hetjax.strategies.worker_optimizers import sgd_or
 
-SCALINGS = ("paper", "hgpu_code", "measured", "none")
 # settings of the authors' public code where it differs from the paper
 HGPU_CODE: dict[str, Any] = {
     "weights": "local_steps",
@@ -53,25 +49,25 @@ PRESETS: dict[str, dict[str, Any]] = {
 @factory
 def adaptive_sgd(
     *,
-    batch_size: int,
+    batch_size: Count,
     learning_rate: LearningRateLike | None = None,
-    preset: str = "paper",
-    min_batch_size: float | None = None,
-    beta: float | None = None,
-    mega_batch: int | None = None,
-    delta: float | None = None,
-    perturbation_threshold: float = 0.1,
-    merge_momentum: float | None = None,
-    weights: str | None = None,
-    norm: str = "l2_over_dim",
-    scaling: str | None = None,
-    bound: str = "skip",
-    scale_every: int = 1,
-    rule: str | None = None,
-    warmup_epochs: float | None = None,
-    time_decay: float = 0.0,
-    order: str | None = None,
-    optimizer: optax.GradientTransformation | None = None,
+    preset: Literal["paper", "hgpu_code", "recommended"] = "paper",
+    min_batch_size: Positive | None = None,
+    beta: NotNegative | None = None,
+    mega_batch: Count | None = None,
+    delta: Fraction | None = None,
+    perturbation_threshold: NotNegative = 0.1,
+    merge_momentum: Fraction | None = None,
+    weights: WeightRule | None = None,
+    norm: Norm = "l2_over_dim",
+    scaling: Literal["paper", "hgpu_code", "measured", "none"] | None = None,
+    bound: Bound = "skip",
+    scale_every: Count = 1,
+    rule: DispatchRule | None = None,
+    warmup_epochs: NotNegative | None = None,
+    time_decay: NotNegative = 0.0,
+    order: Order | None = None,
+    optimizer: Optimizer | None = None,
 ) -> Strategy:
     """Fast workers get more and larger batches until updates are balanced.
 
@@ -102,26 +98,15 @@ def adaptive_sgd(
 
     During the warm-up all batch sizes are b_max / 32, and the learning rate rises from
     a hundredth of eta / 32 to eta / 32; in the e-th epoch after it, it is
-    eta / (1 + time_decay e) at b_max.
-
-    `optimizer` is an optax optimizer for every worker in place of SGD; its learning
-    rate is built in (and multiplied by b_i / b_max), or is `learning_rate`
-    (`hetjax.strategies.worker_optimizers`).
-
-    Source: Adaptive SGD, Algorithms 1 and 2; docs/algorithms A.
+    eta / (1 + time_decay e) at b_max. `optimizer` is in place of SGD
+    (`hetjax.strategies`); b_i / b_max multiplies its learning rate. Source: Adaptive
+    SGD, Algorithms 1 and 2; docs/algorithms A.
     """
-    own = dict(locals())
-    given = settings(own)
-    if preset not in PRESETS:
-        raise ValueError(f"preset={preset!r}: choose one of {tuple(PRESETS)}")
+    own = locals()
     chosen = {
         name: default if own[name] is None else own[name]
         for name, default in PRESETS[preset].items()
     }
-    check_not_negative(warmup_epochs=chosen["warmup_epochs"], time_decay=time_decay)
-    check_positive(
-        batch_size=batch_size, mega_batch=mega_batch, scale_every=scale_every
-    )
     examples = mega_batch or 100 * batch_size
     policy = schedule.mega_batch(
         examples=examples,
@@ -134,8 +119,6 @@ def adaptive_sgd(
         warmup_epochs=chosen["warmup_epochs"],
         warmup_size=max(1, batch_size / 32),
     )
-    check_fraction(merge_momentum=chosen["merge_momentum"], delta=chosen["delta"])
-    check_not_negative(perturbation_threshold=perturbation_threshold)
     merging = merge.normalized(
         delta=chosen["delta"],
         perturbation_threshold=perturbation_threshold,
@@ -143,7 +126,7 @@ def adaptive_sgd(
         weights=chosen["weights"],
         norm=norm,
     )
-    update, learning_rate = sgd_or(optimizer, learning_rate)
+    update, learning_rate = learner(optimizer, learning_rate)
     return Strategy(
         policy,
         update,
@@ -151,8 +134,7 @@ def adaptive_sgd(
         batch_size,
         _warm_up(learning_rate, chosen["warmup_epochs"], time_decay),
         sampling.uniform(chosen["order"]),
-        settings={**given, **settings(chosen)},
-        name="adaptive_sgd",
+        settings=settings(chosen),
     )
 
 
@@ -161,18 +143,12 @@ def _scaling(
     batch_size: float,
     min_batch_size: float | None,
     beta: float | None,
-    bound: str,
+    bound: Bound,
     examples: int,
 ) -> Callable | Scaling | None:
-    if name not in SCALINGS:
-        raise ValueError(f"scaling={name!r}: choose one of {SCALINGS}")
-    if bound not in schedule.BOUNDS:
-        raise ValueError(f"bound={bound!r}: choose one of {schedule.BOUNDS}")
     smallest = max(1, batch_size / (32 if name == "hgpu_code" else 8))
     min_batch_size = smallest if min_batch_size is None else min_batch_size
     beta = min_batch_size / (1 if name == "hgpu_code" else 2) if beta is None else beta
-    check_positive(min_batch_size=min_batch_size)
-    check_not_negative(beta=beta)
     if min_batch_size > batch_size:
         raise ValueError(
             f"min_batch_size={min_batch_size} is above batch_size={batch_size}: pass a "
@@ -199,9 +175,9 @@ def _warm_up(
             "adaptive_sgd: warmup_epochs and time_decay define a schedule themselves: "
             "pass learning_rate as a number, or a schedule without them"
         )
-    base = learning_rate_at(learning_rate, START)
+    base = float(learning_rate)
 
-    def schedule_fn(epochs: float) -> float:
+    def schedule_fn(epochs):
         if epochs < warmup_epochs:
             return base * (0.01 + 0.99 * epochs / warmup_epochs)
         return base / (1 + time_decay * (1 + int(epochs - warmup_epochs)))

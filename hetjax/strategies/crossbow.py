@@ -1,46 +1,43 @@
 """CROSSBOW: synchronous model averaging (Koliousis et al., VLDB 2019), and EA-SGD."""
 
-import optax
+from typing import Annotated, Literal
 
-from hetjax import local, merge, schedule
-from hetjax.merge.merge_checks import (
-    check_fraction,
-    check_not_negative,
-    check_positive,
-    concrete,
-)
+from hetjax import merge, schedule
+from hetjax.arguments import Bounds, Count, Fraction, NotNegative, Positive, Share
+from hetjax.merge.sma import Correction, Statistics
+from hetjax.optimizers import Optimizer
 from hetjax.schedule import LearningRateLike, Policy
-from hetjax.strategies.types import Strategy, factory, settings
-from hetjax.strategies.worker_optimizers import local_rule
+from hetjax.schedule.policies.tuned_workers import Tuner
+from hetjax.strategies.step_rules import learner
+from hetjax.strategies.types import Strategy, factory
 from hetjax.traced_settings import is_given
 
-CENTERS = ("own", "mean")
-RESTARTS = ("never", "on_lr_drop", "on_plateau")
+Restart = Literal["never", "on_lr_drop", "on_plateau"]
 
 
 @factory
 def sma(
     *,
-    batch_size: int,
+    batch_size: Count,
     learning_rate: LearningRateLike | None = None,
-    merge_momentum: float = 0.9,
-    alpha: float | None = None,
-    local_steps: int = 1,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
+    merge_momentum: Fraction = 0.9,
+    alpha: Share | None = None,
+    local_steps: Count = 1,
+    momentum: Fraction = 0.0,
+    weight_decay: NotNegative = 0.0,
     blocking: bool = False,
-    restart: str | None = None,
+    restart: Restart | None = None,
     reset_momentum: bool = True,
-    statistics: str = "mean",
-    center: str = "own",
-    patience: int = 5,
-    two_level: int | None = None,
-    between: float = 0.5,
-    tuner: str | None = None,
-    tuner_window: int = 10,
-    tuner_threshold: float = 0.1,
+    statistics: Statistics = "mean",
+    center: Literal["own", "mean"] = "own",
+    patience: Count = 5,
+    two_level: Annotated[int, Bounds(low=2)] | None = None,
+    between: Positive = 0.5,
+    tuner: Tuner | None = None,
+    tuner_window: Count = 10,
+    tuner_threshold: NotNegative = 0.1,
     tuner_absolute: bool = False,
-    optimizer: optax.GradientTransformation | None = None,
+    optimizer: Optimizer | None = None,
 ) -> Strategy:
     """Synchronous model averaging: replicas train, pulled towards their average z.
 
@@ -53,7 +50,8 @@ def sma(
     restarts; the default alpha is 0.1 then. Unless `blocking`, the sum over the devices
     runs in parallel with the next step, as in CROSSBOW; that changes times, never
     results. `momentum` (0.9 in CROSSBOW's benchmarks; `local.heavy_ball`) and
-    `weight_decay` are local to each learner (the paper's word for a worker).
+    `weight_decay` are local to each learner (the paper's word for a worker), or there
+    is an `optimizer` in their place (`hetjax.strategies`).
 
     `restart` says when all replicas are reset to z (with `reset_momentum`, all momentum
     is reset, too): "on_lr_drop" (the default), when the learning rate falls by more
@@ -74,38 +72,20 @@ def sma(
     growing amplitude (without momentum by 1.21 per merge for m = G = 2); with 0.5 they
     do not.
 
-    `tuner` ("stop_at_first_drop", the rule of the public code, or "paper") begins with
-    one learner per device and adds more as long as the throughput grows by more than
-    `tuner_threshold`: a fraction or, with `tuner_absolute`, examples/s as in the paper.
-    The machine must have the largest number of learners to try
-    (`Machine.with_workers_per_device`). `optimizer` is an optax optimizer for every
-    learner in place of SGD; its learning rate is built in, or is `learning_rate`
-    (`hetjax.strategies.worker_optimizers`). Source: CROSSBOW 3.2 to 3.4;
+    `tuner` chooses the number of learners per device, beginning with one, as in
+    `schedule.tuned_workers`; `tuner_threshold` is a fraction of the throughput or, with
+    `tuner_absolute`, examples/s. The machine must have the largest number of learners
+    to try (`Machine.with_workers_per_device`). Source: CROSSBOW 3.2 to 3.4;
     docs/algorithms C.
     """
-    given = settings(locals())
-    check_positive(
-        batch_size=batch_size,
-        local_steps=local_steps,
-        two_level=two_level,
-        between=between,
-        patience=patience,
-        tuner_window=tuner_window,
-    )
-    check_not_negative(tuner_threshold=tuner_threshold)
-    check_fraction(merge_momentum=merge_momentum, momentum=momentum)
-    if not _is_share(alpha):
-        raise ValueError(f"alpha={alpha}: pass a number from 0 to 1, or None for 1/k")
     _check_parts_fit(restart, center, merge_momentum, two_level, tuner)
-    plain = two_level or center == "mean"
-    when = "never" if plain else restart or "on_lr_drop"
-    rule, learning_rate = _learner(optimizer, learning_rate, momentum, weight_decay)
-    restarts = when == "on_plateau" or callable(learning_rate)
-    if optimizer is not None and reset_momentum and when != "never" and restarts:
-        raise ValueError(
-            "a restart resets the momentum of SGD, not an optimizer's state: pass "
-            "reset_momentum=False, or restart='never'"
-        )
+    update, learning_rate = learner(
+        optimizer,
+        learning_rate,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        heavy_ball=True,
+    )
     policy = schedule.rounds(
         local_steps=local_steps,
         batch_size=batch_size,
@@ -113,19 +93,18 @@ def sma(
         first=schedule.one_per_device if tuner else None,
     )
     if center == "mean":
-        root = merge.replica_mean(alpha=0.1 if alpha is None else alpha)
+        merges = merge.replica_mean(alpha=0.1 if alpha is None else alpha)
     else:
-        root = merge.sma(
+        merges = merge.sma(
             momentum=merge_momentum,
             alpha=None if two_level else alpha,
             beta=between if two_level else 1.0,
             statistics=statistics,
             reset_momentum=reset_momentum,
         )
-    merges = root
     if two_level:
         policy = schedule.hierarchical(policy, sizes=two_level, broadcast=False)
-        merges = (merge.sma(momentum=0.0, alpha=alpha), root)
+        merges = (merge.sma(momentum=0.0, alpha=alpha), merges)
     if tuner:
         policy = schedule.tuned_workers(
             policy,
@@ -134,21 +113,10 @@ def sma(
             threshold=tuner_threshold,
             absolute=tuner_absolute,
         )
-    return Strategy(
-        _add_restarts(policy, when, learning_rate, patience),
-        rule,
-        merges,
-        batch_size,
-        learning_rate,
-        settings=given,
-        name="sma",
-    )
-
-
-def _is_share(alpha: float | None) -> bool:
-    """Whether alpha is None, from 0 to 1, or traced."""
-    value = None if alpha is None else concrete(alpha)
-    return value is None or bool(0 <= value <= 1)
+    if not two_level and center == "own":
+        resets = reset_momentum and optimizer is not None
+        policy = _with_restarts(policy, restart, learning_rate, patience, resets)
+    return Strategy(policy, update, merges, batch_size, learning_rate)
 
 
 def _check_parts_fit(
@@ -158,25 +126,16 @@ def _check_parts_fit(
     two_level: int | None,
     tuner: str | None,
 ) -> None:
-    """Raises a ValueError for unknown options, or options that exclude each other."""
-    if restart is not None and restart not in RESTARTS:
-        raise ValueError(f"restart={restart!r}: choose one of {RESTARTS}")
-    if two_level and restart not in (None, "never"):
+    """Raises a ValueError for options that exclude each other."""
+    restarts = restart not in (None, "never")
+    if two_level and restarts:
         raise ValueError(
             f"restart={restart!r}: two levels have no restarts: pass 'never'"
         )
-    if center not in CENTERS:
-        raise ValueError(f"center={center!r}: choose one of {CENTERS}")
-    if center == "mean" and (
-        is_given(momentum) or two_level or restart not in (None, "never")
-    ):
+    if center == "mean" and (is_given(momentum) or two_level or restarts):
         raise ValueError(
             "center='mean' has no momentum, no restarts and no levels: pass "
             "merge_momentum=0"
-        )
-    if two_level == 1:
-        raise ValueError(
-            "two_level=1: a group of one diverges: pass at least 2, or None"
         )
     if tuner and two_level:
         raise ValueError(
@@ -184,45 +143,40 @@ def _check_parts_fit(
         )
 
 
-def _learner(
-    optimizer: optax.GradientTransformation | None,
-    learning_rate: LearningRateLike | None,
-    momentum: float,
-    weight_decay: float,
-) -> tuple[local.LocalUpdate, LearningRateLike]:
-    """v <- mu v - eta (g + wd w);   w <- w + v, or an optimizer; and its rate."""
-    if is_given(momentum):
-        usual = local.heavy_ball(momentum=momentum, weight_decay=weight_decay)
-    else:
-        usual = local.sgd(weight_decay=weight_decay)
-    return local_rule(
-        optimizer, learning_rate, usual, momentum=momentum, weight_decay=weight_decay
-    )
-
-
-def _add_restarts(
-    policy: Policy, when: str, learning_rate: LearningRateLike, patience: int
+def _with_restarts(
+    policy: Policy,
+    restart: Restart | None,
+    learning_rate: LearningRateLike,
+    patience: int,
+    resets_optimizer: bool,
 ) -> Policy:
-    if when == "on_plateau":
-        return schedule.sma_restarts(policy, schedule.on_plateau(patience=patience))
-    if when == "on_lr_drop" and not isinstance(learning_rate, int | float):
-        return schedule.sma_restarts(policy, schedule.on_rate_drop(learning_rate))
-    return policy  # a constant learning rate never drops
+    if restart == "on_plateau":
+        condition = schedule.on_plateau(patience=patience)
+    elif restart == "never" or isinstance(learning_rate, int | float):
+        return policy  # a constant learning rate never drops
+    else:
+        condition = schedule.on_rate_drop(learning_rate)
+    if resets_optimizer:
+        raise ValueError(
+            "a restart resets the momentum of SGD, not an optimizer's state: pass "
+            "reset_momentum=False, or restart='never'"
+        )
+    return schedule.sma_restarts(policy, condition)
 
 
 @factory
 def easgd_sync(
     *,
-    batch_size: int,
+    batch_size: Count,
     learning_rate: LearningRateLike | None = None,
-    beta: float = 0.9,
-    alpha: float | None = None,
-    local_steps: int = 1,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    correction: str = "before",
+    beta: Positive = 0.9,
+    alpha: Positive | None = None,
+    local_steps: Count = 1,
+    momentum: Fraction = 0.0,
+    weight_decay: NotNegative = 0.0,
+    correction: Correction = "before",
     blocking: bool = False,
-    optimizer: optax.GradientTransformation | None = None,
+    optimizer: Optimizer | None = None,
 ) -> Strategy:
     """Synchronous EASGD: an elastic force between every replica and the center.
 
@@ -231,24 +185,19 @@ def easgd_sync(
 
     every `local_steps` steps (tau in the paper). All right-hand sides are taken before
     the last of these steps (`correction="after"`: after it, as in torch-distlearn).
-    `alpha` is `beta` / k by default. `momentum` is local to each replica, as in `sma`;
-    the center has none, as in CROSSBOW's EA-SGD. `optimizer` is as in `sma`. Source:
-    EASGD (Zhang et al. 2015); docs/algorithms G.1, G.4.
+    `alpha` is `beta` / k by default. The center has no momentum, as in CROSSBOW's
+    EA-SGD; the other settings are those of `sma`. Source: EASGD (Zhang et al. 2015);
+    docs/algorithms G.1, G.4.
     """
-    given = settings(locals())
-    check_positive(
-        batch_size=batch_size, local_steps=local_steps, beta=beta, alpha=alpha
-    )
-    check_fraction(momentum=momentum)
-    rule, learning_rate = _learner(optimizer, learning_rate, momentum, weight_decay)
-    return Strategy(
-        schedule.rounds(
-            local_steps=local_steps, batch_size=batch_size, blocking=blocking
-        ),
-        rule,
-        merge.sma(momentum=0.0, alpha=alpha, beta=beta, correction=correction),
-        batch_size,
+    update, learning_rate = learner(
+        optimizer,
         learning_rate,
-        settings=given,
-        name="easgd_sync",
+        momentum=momentum,
+        weight_decay=weight_decay,
+        heavy_ball=True,
     )
+    policy = schedule.rounds(
+        local_steps=local_steps, batch_size=batch_size, blocking=blocking
+    )
+    merging = merge.sma(momentum=0.0, alpha=alpha, beta=beta, correction=correction)
+    return Strategy(policy, update, merging, batch_size, learning_rate)

@@ -1,25 +1,24 @@
 """Asynchronous EASGD and EAMSGD (Zhang et al. 2015): an elastic force to a center."""
 
-import optax
-
 from hetjax import local, merge, schedule
-from hetjax.merge.merge_checks import check_fraction, check_not_negative, check_positive
+from hetjax.arguments import Count, Fraction, NotNegative, Positive, Whole
+from hetjax.optimizers import Optimizer
 from hetjax.schedule import LearningRateLike
-from hetjax.strategies.types import Strategy, factory, settings
-from hetjax.strategies.worker_optimizers import sgd_or
+from hetjax.strategies.step_rules import learner
+from hetjax.strategies.types import Strategy, factory
 from hetjax.traced_settings import is_given
 
 
 @factory
 def easgd(
     *,
-    batch_size: int,
+    batch_size: Count,
     learning_rate: LearningRateLike | None = None,
-    local_steps: int = 1,
-    beta: float = 0.9,
-    alpha: float | None = None,
-    max_staleness: int | None = None,
-    optimizer: optax.GradientTransformation | None = None,
+    local_steps: Count = 1,
+    beta: Positive = 0.9,
+    alpha: Positive | None = None,
+    max_staleness: Whole | None = None,
+    optimizer: Optimizer | None = None,
 ) -> Strategy:
     """Asynchronous EASGD: an elastic move between a worker and the center.
 
@@ -27,31 +26,29 @@ def easgd(
 
     every `local_steps` steps (tau in the paper), with g at x before the move. `alpha`
     is `beta` / p for p workers by default. A worker that is more than `max_staleness`
-    local rounds ahead of the slowest one waits after its move. `optimizer` is an optax
-    optimizer for every worker in place of SGD; its learning rate is built in, or is
-    `learning_rate` (`hetjax.strategies.worker_optimizers`). Source: EASGD (Zhang et al.
-    2015), Algorithm 1; docs/algorithms G.2.
+    local rounds ahead of the slowest one waits after its move. `optimizer` is in place
+    of SGD (`hetjax.strategies`). Source: EASGD (Zhang et al. 2015), Algorithm 1;
+    docs/algorithms G.2.
     """
-    given = settings(locals())
-    rule, learning_rate = sgd_or(optimizer, learning_rate)
-    return _elastic(
-        rule, batch_size, learning_rate, local_steps, beta, alpha, max_staleness
-    )._replace(settings=given, name="easgd")
+    update, learning_rate = learner(optimizer, learning_rate)
+    policy = _alone(batch_size, local_steps, max_staleness)
+    merging = merge.easgd(alpha=alpha, beta=beta)
+    return Strategy(policy, update, merging, batch_size, learning_rate)
 
 
 @factory
 def eamsgd(
     *,
-    batch_size: int,
+    batch_size: Count,
     learning_rate: LearningRateLike,
-    local_steps: int = 1,
-    beta: float = 0.9,
-    alpha: float | None = None,
-    momentum: float = 0.99,
-    weight_decay: float = 0.0,
-    lr_decay: float = 0.0,
-    lr_decay_power: float = 1.0,
-    max_staleness: int | None = None,
+    local_steps: Count = 1,
+    beta: Positive = 0.9,
+    alpha: Positive | None = None,
+    momentum: Fraction = 0.99,
+    weight_decay: NotNegative = 0.0,
+    lr_decay: NotNegative = 0.0,
+    lr_decay_power: NotNegative = 1.0,
+    max_staleness: Whole | None = None,
 ) -> Strategy:
     """EASGD with Nesterov momentum at every worker: EAMSGD.
 
@@ -63,39 +60,20 @@ def eamsgd(
     other settings are those of `easgd`. Source: EASGD (Zhang et al. 2015), Algorithm 2;
     docs/algorithms G.3.
     """
-    given = settings(locals())
-    check_fraction(momentum=momentum)
-    check_not_negative(weight_decay=weight_decay, lr_decay=lr_decay)
-    check_not_negative(lr_decay_power=lr_decay_power)
-    rule = local.eamsgd_nesterov(momentum=momentum, weight_decay=weight_decay)
+    update = local.eamsgd_nesterov(momentum=momentum, weight_decay=weight_decay)
     if is_given(lr_decay):
-        rule = local.with_lr_decay(rule, lr_decay, lr_decay_power)
-    return _elastic(
-        rule, batch_size, learning_rate, local_steps, beta, alpha, max_staleness
-    )._replace(settings=given, name="eamsgd")
+        update = local.with_lr_decay(update, lr_decay, lr_decay_power)
+    policy = _alone(batch_size, local_steps, max_staleness)
+    merging = merge.easgd(alpha=alpha, beta=beta)
+    return Strategy(policy, update, merging, batch_size, learning_rate)
 
 
-def _elastic(
-    rule: local.LocalUpdate,
-    batch_size: int,
-    learning_rate: LearningRateLike,
-    local_steps: int,
-    beta: float,
-    alpha: float | None,
-    max_staleness: int | None,
-) -> Strategy:
-    check_positive(
-        batch_size=batch_size, local_steps=local_steps, beta=beta, alpha=alpha
-    )
-    return Strategy(
-        schedule.asynchronous(
-            batch_size=batch_size,
-            local_steps=local_steps,
-            max_staleness=max_staleness,
-            refetch=False,
-        ),
-        rule,
-        merge.easgd(alpha=alpha, beta=beta),
-        batch_size,
-        learning_rate,
+def _alone(
+    batch_size: int, local_steps: int, max_staleness: int | None
+) -> schedule.Policy:
+    return schedule.asynchronous(
+        batch_size=batch_size,
+        local_steps=local_steps,
+        max_staleness=max_staleness,
+        refetch=False,
     )

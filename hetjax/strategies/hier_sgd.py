@@ -1,25 +1,26 @@
 """HierSGD: hierarchical, bulk-synchronous SGD (Cong & Bhardwaj 2017)."""
 
 from collections.abc import Sequence
+from itertools import islice, pairwise
+from typing import Literal
 
 from hetjax import local, merge, schedule
-from hetjax.merge.merge_checks import check_positive
+from hetjax.arguments import Count, NotNegative
 from hetjax.schedule import LearningRateLike
-from hetjax.strategies.types import Strategy, factory, settings
+from hetjax.strategies.types import Strategy, factory
 
-STEP_UNITS = ("minibatches", "rounds")
-Sizes = int | tuple[int, ...]
+Sizes = Count | tuple[Count, ...]
 
 
 @factory
 def hier_sgd(
     *,
-    batch_size: int,
+    batch_size: Count,
     learning_rate: LearningRateLike,
     levels: Sequence[Sizes] | None = None,
-    local_steps: Sequence[int] = (4, 16),
-    gammas: Sequence[float] | None = None,
-    local_steps_unit: str = "minibatches",
+    local_steps: Sequence[Count] = (4, 16),
+    gammas: Sequence[NotNegative] | None = None,
+    local_steps_unit: Literal["minibatches", "rounds"] = "minibatches",
 ) -> Strategy:
     """A tree of workers that sum their gradients, less often at higher levels.
 
@@ -39,39 +40,28 @@ def hier_sgd(
     levels average: gamma_h = gamma_{h-1} / children. Source: HierSGD, Algorithms 1 to
     3; docs/algorithms D.
     """
-    given = settings(locals())
-    check_positive(batch_size=batch_size)
-    if local_steps_unit not in STEP_UNITS:
-        raise ValueError(
-            f"local_steps_unit={local_steps_unit!r}: choose one of {STEP_UNITS}"
-        )
     sizes = (None,) if levels is None else workers_per_node(levels)
-    rounds = _rounds(tuple(local_steps), local_steps_unit)
+    rounds = tuple(local_steps)
     if len(rounds) != len(sizes) + 1:
         raise ValueError(
-            f"local_steps={tuple(local_steps)} with levels={levels}: pass "
-            f"{len(sizes) + 1} numbers, one for each level below the root "
-            f"({len(sizes)}) and one for the root"
+            f"local_steps={rounds} with levels={levels}: pass {len(sizes) + 1} "
+            f"numbers, one for each level below the root ({len(sizes)}) and one for "
+            "the root"
         )
-    gammas_h = (None,) * len(rounds) if gammas is None else tuple(gammas)
-    if len(gammas_h) != len(rounds):
+    if local_steps_unit == "minibatches":
+        rounds = _rounds(rounds)
+    of_levels = (None,) * len(rounds) if gammas is None else gammas
+    if len(of_levels) != len(rounds):
         raise ValueError(
-            f"gammas={gammas_h}: pass {len(rounds)}, one for each entry of local_steps"
+            f"gammas={gammas}: pass {len(rounds)}, one for each entry of local_steps"
         )
+    *below, top = of_levels
+    merges = (
+        *(merge.hierarchical(gamma=gamma) for gamma in below),
+        merge.hierarchical(gamma=top, root=True),
+    )
     policy = _tree(sizes, rounds, batch_size)
-    merges = tuple(
-        merge.hierarchical(gamma=gamma, root=level == len(gammas_h) - 1)
-        for level, gamma in enumerate(gammas_h)
-    )
-    return Strategy(
-        policy,
-        local.sgd(),
-        merges,
-        batch_size,
-        learning_rate,
-        settings=given,
-        name="hier_sgd",
-    )
+    return Strategy(policy, local.sgd(), merges, batch_size, learning_rate)
 
 
 def _tree(
@@ -94,32 +84,26 @@ def _split_level(level: Sizes | None, nodes: tuple[int, ...]) -> list[Sizes | No
     """Split a level's sizes among the nodes above it, by their numbers of workers."""
     if not isinstance(level, tuple):
         return [level] * len(nodes)
-    found: list[Sizes | None] = []
-    start = 0
+    found, rest = [], iter(level)
     for workers in nodes:
-        end = start
-        while sum(level[start:end]) < workers:
-            end += 1
-        found.append(level[start:end])
-        start = end
+        piece = ()
+        while sum(piece) < workers:
+            piece += (next(rest),)
+        found.append(piece)
     return found
 
 
-def _rounds(local_steps: tuple[int, ...], local_steps_unit: str) -> tuple[int, ...]:
+def _rounds(local_steps: tuple[int, ...]) -> tuple[int, ...]:
     """The steps of workers; then, for each level, the merges of the level below."""
-    if not local_steps or any(t < 1 for t in local_steps):
-        raise ValueError(f"local_steps={local_steps}: pass whole numbers of at least 1")
-    if local_steps_unit == "rounds":
-        return local_steps
-    for below, above in zip(local_steps, local_steps[1:], strict=False):
+    for below, above in pairwise(local_steps):
         if above % below:
             raise ValueError(
                 f"local_steps={local_steps}: {above} minibatches are not a whole "
                 f"number of rounds of {below}; change one, or pass "
                 "local_steps_unit='rounds'"
             )
-    pairs = zip(local_steps[1:], local_steps, strict=False)
-    return (local_steps[0], *(above // below for above, below in pairs))
+    above = (b // a for a, b in pairwise(local_steps))
+    return (local_steps[0], *above)
 
 
 def workers_per_node(levels: Sequence[Sizes]) -> tuple[Sizes, ...]:
@@ -128,19 +112,15 @@ def workers_per_node(levels: Sequence[Sizes]) -> tuple[Sizes, ...]:
     >>> workers_per_node((4, 8)), workers_per_node(((3, 1, 2, 2), 2))
     ((4, 32), ((3, 1, 2, 2), (4, 4)))
     """
-    sizes = [
-        n for level in levels for n in ((level,) if isinstance(level, int) else level)
-    ]
-    if any(n < 1 for n in sizes):
-        raise ValueError(f"levels={tuple(levels)}: every node needs at least 1 child")
     found: list[Sizes] = []
     for children in levels:
         below = found[-1] if found else 1
         if isinstance(below, int):
-            if isinstance(children, int):
-                found.append(children * below)
-            else:
-                found.append(tuple(c * below for c in children))
+            found.append(
+                children * below
+                if isinstance(children, int)
+                else tuple(c * below for c in children)
+            )
             continue
         if isinstance(children, int):
             if len(below) % children:
@@ -154,8 +134,6 @@ def workers_per_node(levels: Sequence[Sizes]) -> tuple[Sizes, ...]:
                 f"levels={tuple(levels)}: {children} does not sum to the {len(below)} "
                 "nodes below"
             )
-        ends = [sum(children[: i + 1]) for i in range(len(children))]
-        starts = (0, *ends[:-1])
-        pieces = zip(starts, ends, strict=True)
-        found.append(tuple(sum(below[a:b]) for a, b in pieces))
+        rest = iter(below)
+        found.append(tuple(sum(islice(rest, n)) for n in children))
     return tuple(found)

@@ -33,37 +33,32 @@ def sweep(
     argument then has no effect, or only affects a part of `base` that was replaced with
     `_replace`.
     """
-    make = _factory_of(base) if isinstance(base, Strategy) else base
+    make = base.factory if isinstance(base, Strategy) else base
+    if make is None:
+        raise ValueError(
+            f"base is {getattr(base, 'name', '')!r}, which was not made by a factory "
+            "of hetjax: pass a function that makes it from the arguments of grid"
+        )
     named = {name: _named_values(name, values) for name, values in grid.items()}
     if not named:
         raise ValueError("grid is empty: pass arguments and their values")
     _check_arguments(make, named)
     strategies: dict[str, Strategy] = {}
-    for choice in itertools.product(*(values.items() for values in named.values())):
-        labels = dict(zip(named, (label for label, _ in choice), strict=True))
-        values = dict(zip(named, (value for _, value in choice), strict=True))
-        name = ", ".join(f"{argument}={label}" for argument, label in labels.items())
+    for labels in itertools.product(*named.values()):
+        chosen = dict(zip(named, labels, strict=True))
+        values = {name: named[name][label] for name, label in chosen.items()}
+        name = ", ".join(f"{argument}={label}" for argument, label in chosen.items())
         try:
             strategy = make(**values)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name}: {error}") from error
         if not isinstance(strategy, Strategy):
             raise ValueError(f"{name}: base returned {strategy!r}, not a Strategy")
-        recorded = _recorded(strategy.settings, labels, values)
+        recorded = _recorded(strategy.settings, chosen, values)
         strategies[f"{strategy.name}, {name}"] = strategy._replace(settings=recorded)
     if isinstance(base, Strategy):
         _check_effect(strategies)
     return strategies
-
-
-def _factory_of(base: Strategy) -> Callable[..., Strategy]:
-    """The factory of `base`; a ValueError if it is not known."""
-    if base.factory is None:
-        raise ValueError(
-            f"base is {base.name!r}, which was not made by a factory of hetjax: pass a "
-            "function that makes it from the arguments of grid"
-        )
-    return base.factory
 
 
 def _check_effect(strategies: dict[str, Strategy]) -> None:

@@ -1,7 +1,8 @@
 """The `Strategy` type: a policy, a local update, a merge and a sampler."""
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, ParamSpec
 
 import numpy as np
@@ -11,7 +12,7 @@ from hetjax.arguments import checked
 from hetjax.local import LocalUpdate
 from hetjax.merge.types import Merge
 from hetjax.sampling import Sampler, uniform
-from hetjax.schedule.learning_rates import LearningRateLike, check_learning_rate
+from hetjax.schedule.learning_rates import LearningRateLike
 from hetjax.schedule.types import Policy
 from hetjax.summaries import html_of, maker, settings_text, two_lines
 
@@ -117,24 +118,28 @@ Arguments = ParamSpec("Arguments")
 
 
 def factory(make: Callable[Arguments, Strategy]) -> Callable[Arguments, Strategy]:
-    """Let a strategy record its factory and the arguments, including functions.
+    """Let a factory check its arguments (`hetjax.arguments`) and name its strategies.
 
-    Arguments are checked against the factory's annotations (`arguments`).
+    A strategy records its arguments, unless the factory has recorded other settings in
+    their place, and the factory that makes it again.
     """
-    of_types = checked(make)
+    signature = inspect.signature(make)
 
     @functools.wraps(make)
     def made(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Strategy:
-        again = functools.partial(made, *args, **kwargs)
-        if kwargs.get("learning_rate") is not None:
-            check_learning_rate(kwargs["learning_rate"])  # pyright: ignore
-        return of_types(*args, **kwargs)._replace(factory=again)
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        strategy = make(*args, **kwargs)
+        own = settings(given.arguments) | strategy.settings
+        again = functools.partial(with_checks, *args, **kwargs)
+        return strategy._replace(name=make.__name__, settings=own, factory=again)
 
-    return made
+    with_checks = checked(made)
+    return with_checks
 
 
-def settings(given: dict[str, Any]) -> dict[str, Any]:
-    """A factory's arguments (its `locals()`) as numbers and strings, for records."""
+def settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as numbers and strings, for records."""
     return {k: plain_setting(v) for k, v in given.items()}
 
 

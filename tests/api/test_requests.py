@@ -182,10 +182,10 @@ SCHEDULES = [
     (lambda: 0.1, r"fails at its start, for examples=0 \(TypeError"),
     (over(lambda epochs: None), "schedule begins with None"),
     (over(failing), r"fails at its start, for epochs=0\.0"),
-    ("0.1", "learning_rate is a str, '0.1': pass a number above 0, or a function"),
-    (None, "learning_rate is None: pass a number"),
-    (True, "learning_rate is True: pass a number"),
-    (np.ones(2), r"learning_rate is a ndarray, array\(\[1., 1.\]\): pass a number"),
+    ("0.1", "learning_rate='0.1': pass a number above 0 or a function"),
+    (None, "learning_rate=None: pass a number"),
+    (True, "learning_rate=True: pass a number"),
+    (np.ones(2), r"learning_rate=array\(\[1., 1.\]\): pass a number"),
 ]
 
 

@@ -37,7 +37,7 @@ WRONG = [
     ({"seed": 0.5}, "seed=0.5"),
     (
         {"learning_rate": 0.0},
-        "averaging: learning_rate=0.0: pass a finite number above 0",
+        "averaging: learning_rate=0.0: pass a number above 0 or a function",
     ),
     ({"learning_rate": float("nan")}, "learning_rate=nan"),
     ({"batch_size": 25}, "averaging: a batch of 25 is larger than the 24 examples"),

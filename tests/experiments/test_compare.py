@@ -306,7 +306,7 @@ ERRORS = {
     "seeds": (["--seeds=0"], "--seeds=0: pass a number from 1 to 10,000"),
     "learning_rate": (
         ["--learning_rate=0"],
-        "learning_rate=0.0: pass a finite number above 0",
+        "learning_rate=0.0: pass a number above 0 or a function",
     ),
     "learning_rates": (["--learning_rates=0.1,-1"], "has -1.0"),
     "rates in words": (["--learning_rates=0.1,low"], "--learning_rates=0.1,low"),
@@ -314,7 +314,7 @@ ERRORS = {
     "hidden": (["--hidden=0"], "--hidden=0: pass a number from 1 to 1,000,000"),
     "noise": (["--noise=-0.1"], "noise must be at least 0"),
     "batch": (["--batch_size=100000"], "a batch of 100000 is larger than the"),
-    "no batch": (["--batch_size=0"], "=0: pass a number above 0"),
+    "no batch": (["--batch_size=0"], "batch_size=0: pass a whole number of at least 1"),
     "bounds": (
         ["--set=adaptive_sgd.min_batch_size=64.0"],
         "adaptive_sgd: min_batch_size=64.0 is above batch_size=32",

@@ -87,7 +87,7 @@ def optimizer(name):
 
 
 REFUSED = {
-    "cocob": "scale_by_cocob computes the parameters from its own initial ones",
+    "cocob": "cocob computes the parameters from its own initial ones",
     "dpsgd": "needs the gradient of every example",
     "lookahead": "trains two sets of parameters",
     "mechanize": "mechanize computes the parameters from its own initial ones",
@@ -132,7 +132,7 @@ def trained(local_update, learning_rate=1.0):
 def test_an_optimizer_trains_a_worker_as_by_hand(name):
     """With its learning rate inside."""
     tx = optimizer(name)
-    found, expected = trained(local.from_optax(tx, own_rate=True)), by_hand(tx)
+    found, expected = trained(local.from_optax(tx)), by_hand(tx)
     chex.assert_trees_all_close(found, expected, rtol=2e-5, atol=2e-6)
     moved = jax.tree.map(lambda a, b: jnp.abs(a - b).max(), found, PARAMS)
     assert min(jax.tree.leaves(moved)) > 0
@@ -142,6 +142,14 @@ def test_an_optimizer_trains_a_worker_as_by_hand(name):
 def test_an_optimizer_that_cannot_train_a_worker_is_refused(name):
     with pytest.raises(ValueError, match=f"^optimizer=: optax's .*{REFUSED[name]}"):
         hj.local_sgd(batch_size=8, local_steps=2, optimizer=optimizer(name))
+
+
+def test_a_mask_hides_no_optimizer_that_cannot_train_a_worker():
+    """It only fits the task's parameters, so that this is known at the first step."""
+    hidden = optax.masked(optimizer("sam"), jax.tree.map(lambda x: True, PARAMS))
+    update = local.from_optax(hidden)
+    with pytest.raises(ValueError, match="^optimizer=: optax's sam moves"):
+        trained(update)
 
 
 def test_an_argument_that_nobody_has_is_named():
@@ -159,7 +167,7 @@ def test_an_argument_that_nobody_has_is_named():
 @pytest.mark.parametrize("name", ["lbfgs", "schedule_free"])
 def test_sparse_updates_refuse_what_needs_all_parameters(name):
     with pytest.raises(ValueError, match="needs all parameters at every step"):
-        local.from_optax(optimizer(name), sparse_updates=True, own_rate=True)
+        local.from_optax(optimizer(name), sparse_updates=True)
 
 
 @pytest.mark.parametrize("name", ["lbfgs", "polyak_sgd", "momo", "inject_hyperparams"])
@@ -185,7 +193,7 @@ def test_the_learning_rate_of_schedule_free_is_the_strategy_s():
 def test_a_line_search_leaves_the_buffers_of_merges_alone():
     """The sum of gradients is that at the steps' own parameters."""
     local_update, requires = (
-        local.from_optax(optax.lbfgs(), own_rate=True),
+        local.from_optax(optax.lbfgs()),
         ("grad_sum",),
     )
     replica = local.new_replica(local_update, PARAMS, requires=requires)

@@ -9,7 +9,8 @@ import pytest
 
 from hetjax import local, merge
 from hetjax.machine.types import MergeOp
-from hetjax.merge.parameter_server import MasterMemory, ServerState
+from hetjax.merge.members import CenterState
+from hetjax.merge.parameter_server import MasterMemory
 
 ETA = 0.1
 
@@ -160,7 +161,7 @@ def test_the_operations_of_downpour(op, server, x, accrued, mailbox):
 
 def master(w, z, g):
     memory = MasterMemory(jnp.float32(g), jnp.float32(z))
-    return ServerState(jnp.float32(w), (), memory)
+    return CenterState(jnp.float32(w), (), memory)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.99])

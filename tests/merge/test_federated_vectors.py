@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hetjax import local, merge
-from hetjax.merge import nova_weights
+from hetjax.formulas import nova_weights
 
 
 def merged(merging, values, stats, state=None):
@@ -101,9 +101,9 @@ def test_fed_nova_with_server_momentum():
     merging = merge.fed_nova(server_momentum=0.4)
     stats = cases.make_stats((3, 3), learning_rate=(0.5, 0.5))
     state = merged(merging, (-1, -3), stats)
-    np.testing.assert_allclose((state.center, state.buffer), (-2, 4), rtol=1e-6)
+    np.testing.assert_allclose((state.center, state.memory), (-2, 4), rtol=1e-6)
     state = merged(merging, (0, -2), stats, state)
-    np.testing.assert_allclose((state.center, state.buffer), (-1.8, -0.4), rtol=1e-5)
+    np.testing.assert_allclose((state.center, state.memory), (-1.8, -0.4), rtol=1e-5)
 
 
 def test_fed_nova_zeroes_its_members_momentum():

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 
-from hetjax import local, merge
+from hetjax import formulas, local, merge
 from hetjax.merge.formulas.weights import momentum_norm
 from hetjax.replica import Replica
 from hetjax.tree import all_finite, num_bytes
@@ -80,10 +80,10 @@ def test_weights(n, variant):
     proportional_weights, bias_weights, angle_weights, accuracy_weights = map(
         variant,
         (
-            merge.proportional_weights,
-            merge.bias_weights,
-            merge.angle_weights,
-            merge.accuracy_weights,
+            formulas.proportional_weights,
+            formulas.bias_weights,
+            formulas.angle_weights,
+            formulas.accuracy_weights,
         ),
     )
     for case in CASES:
@@ -105,7 +105,7 @@ def test_weights(n, variant):
 
 @SIZES
 def test_algorithm_2(n, variant):
-    weigh = variant(merge.normalized_weights)
+    weigh = variant(formulas.normalized_weights)
     for case in itertools.product(CASES, (0.0, 0.3), (True, False)):
         which, delta, met = case
         m = Members(*which, n)
@@ -125,7 +125,7 @@ def test_algorithm_2(n, variant):
 
 @SIZES
 def test_weighted_mean(n, variant):
-    weighted_mean = variant(merge.weighted_mean)
+    weighted_mean = variant(formulas.weighted_mean)
     for case in CASES:
         m = Members(*case, n)
         weights = np.where(m.here, m.numbers(), 0)
@@ -138,7 +138,7 @@ def test_weighted_mean(n, variant):
 
 @SIZES
 def test_momentum_mean(n, variant):
-    momentum_mean = variant(merge.momentum_mean)
+    momentum_mean = variant(formulas.momentum_mean)
     for case in CASES:
         m = Members(*case, n)
         weights = np.where(m.here, m.numbers(0.1, 0.5), 0)
@@ -156,7 +156,7 @@ def test_momentum_mean(n, variant):
 
 @SIZES
 def test_sma(n, variant):
-    correct = variant(merge.sma_correction)
+    correct = variant(formulas.sma_correction)
     for case in CASES:
         m = Members(*case, n)
         state = (m.center, m.velocity)
@@ -180,11 +180,11 @@ def test_sma(n, variant):
 @pytest.mark.parametrize(("n", "variant"), [(2, jax.jit), (5, plain)])
 def test_moves(n, variant):
     functions = (
-        merge.elastic_move,
-        merge.pair_average,
-        merge.gradient_sum_step,
-        merge.mean_correction,
-        merge.nova_step,
+        formulas.elastic_move,
+        formulas.pair_average,
+        formulas.gradient_sum_step,
+        formulas.mean_correction,
+        formulas.nova_step,
     )
     elastic, average, sum_step, mean_correction, nova = map(variant, functions)
     for seed in (0, 1, 2):
@@ -212,7 +212,7 @@ def test_moves(n, variant):
 
 @pytest.mark.parametrize("variant", [plain, jax.jit])
 def test_magma_steps(variant):
-    steps = variant(merge.magma_steps)
+    steps = variant(formulas.magma_steps)
     for n, beta in itertools.product((0, 1, 7, 200), (0.0, 0.5, 0.99)):
         w, z = steps(
             {"w": jnp.float32(2.0)},
@@ -238,7 +238,7 @@ def test_settings_under_vmap():
     alphas, momenta = np.float32([0.1, 0.4]), np.float32([0.0, 0.9])
 
     def sma(alpha, momentum):
-        return merge.sma_correction(
+        return formulas.sma_correction(
             m.center,
             m.velocity,
             m.trees,
@@ -250,10 +250,12 @@ def test_settings_under_vmap():
     def several(alpha, momentum):
         return (
             sma(alpha, momentum),
-            merge.elastic_move(m.center, m.velocity, alpha),
-            merge.nova_weights([1, 32, 4, 9], momentum=momentum),
-            merge.normalized_weights([1, 3, 4, 9], [1] * 4, norms=[0] * 4, delta=alpha),
-            merge.angle_weights([0.2, 1.0, 0.4, 2.0], alpha=alpha),
+            formulas.elastic_move(m.center, m.velocity, alpha),
+            formulas.nova_weights([1, 32, 4, 9], momentum=momentum),
+            formulas.normalized_weights(
+                [1, 3, 4, 9], [1] * 4, norms=[0] * 4, delta=alpha
+            ),
+            formulas.angle_weights([0.2, 1.0, 0.4, 2.0], alpha=alpha),
         )
 
     together = jax.jit(jax.vmap(several))(alphas, momenta)
@@ -317,7 +319,7 @@ def test_fed_nova_s_weights_at_a_momentum_near_one():
     """Steps (1, 32), rho = .999: where the difference cancels, a is off by 1.2e-2."""
     a = [1.0, sum((1 - 0.999**s) / (1 - 0.999) for s in range(1, 33))]
     expected = sum(a) / 2 * np.array([0.5, 0.5]) / a
-    actual = merge.nova_weights([1, 32], momentum=0.999)
+    actual = formulas.nova_weights([1, 32], momentum=0.999)
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
@@ -332,7 +334,7 @@ def test_weights_unchanged_by_delta_are_not_counted():
 def test_optimizer_step_scales_by_the_learning_rate():
     tx = optax.adam(1.0)
     params = {"w": jnp.ones(3)}
-    moved, state = merge.optimizer_step(tx, params, tx.init(params), params, 0.1)
+    moved, state = formulas.optimizer_step(tx, params, tx.init(params), params, 0.1)
     np.testing.assert_allclose(moved["w"], 0.9, rtol=1e-5)
     assert int(state[0].count) == 1
 
@@ -391,7 +393,7 @@ def test_a_merge_by_itself():
     "use",
     [
         lambda z: merge.average().init(z),
-        lambda z: merge.weighted_mean([z, z], [1, 1]),
+        lambda z: formulas.weighted_mean([z, z], [1, 1]),
         lambda z: local.new_replica(local.sgd(), z),
         all_finite,
         num_bytes,

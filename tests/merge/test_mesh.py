@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 from quick import quick, quick_if
 from test_laws import APPLY, TABLE
 
-from hetjax import merge
+from hetjax import formulas, merge
 from hetjax.merge import MergeProperty
 from hetjax.merge.group import unstacked
 
@@ -318,14 +318,14 @@ def test_formulas_take_a_group():
 
     def body(whole, members):
         group = merge.Group(members, "workers")
-        moved = merge.sma_correction(whole, zero, group, alpha=1 / N)
-        mean = merge.weighted_mean(group, weights)
+        moved = formulas.sma_correction(whole, zero, group, alpha=1 / N)
+        mean = formulas.weighted_mean(group, weights)
         return (moved[:2], mean), moved[2].members
 
     (moved, mean), after = on_mesh(body, 2)(center, trees)
-    expected = merge.sma_correction(center, zero, trees, alpha=1 / N)
+    expected = formulas.sma_correction(center, zero, trees, alpha=1 / N)
     cases.assert_close((*moved, after), expected)
-    cases.assert_close(mean, merge.weighted_mean(trees, weights))
+    cases.assert_close(mean, formulas.weighted_mean(trees, weights))
 
 
 def test_statistics_are_of_all_members():

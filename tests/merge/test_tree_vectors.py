@@ -8,8 +8,7 @@ import pytest
 
 from hetjax import merge
 from hetjax.machine.types import PUSH_FETCH, MergeOp
-from hetjax.merge.members import reset_to
-from hetjax.merge.sma import SmaState
+from hetjax.merge.members import CenterState, reset_to
 
 
 def close(actual, expected):
@@ -22,7 +21,7 @@ def close(actual, expected):
 @pytest.mark.parametrize("reset", [True, False])
 def test_a_restart(reset):
     merging = merge.sma(momentum=0.9, alpha=0.5, reset_momentum=reset)
-    state = SmaState(jnp.float32(1.5), jnp.float32(0.1), ())
+    state = CenterState(jnp.float32(1.5), (), jnp.float32(0.1))
     replicas = tuple(
         cases.Replica(
             jnp.float32(w),
@@ -38,7 +37,7 @@ def test_a_restart(reset):
     )
     close(state.center, 2.09)
     close([r.params for r in replicas], (2.09, 2.09))
-    close(state.velocity, 0.0 if reset else 0.59)
+    close(state.memory, 0.0 if reset else 0.59)
     close([r.opt_state["trace"] for r in replicas], [0.0 if reset else 3.0] * 2)
 
 
@@ -67,7 +66,7 @@ def test_two_level_averaging():
     two = cases.make_stats((1, 1))
     nodes, ends = [], []
     for r, before in ((1.0, (1.0, 2.0)), (3.0, (3.0, 5.0))):
-        state = SmaState(jnp.float32(r), jnp.float32(7.0), ())
+        state = CenterState(jnp.float32(r), (), jnp.float32(7.0))
         replicas = tuple(
             cases.Replica(jnp.float32(b - 0.1), (), (), {"prev_params": jnp.float32(b)})
             for b in before
@@ -75,7 +74,7 @@ def test_two_level_averaging():
         state, replicas = group.apply(state, replicas, two)
         nodes.append(state)
         ends += [r.params for r in replicas]
-    state = SmaState(jnp.float32(1.5), jnp.float32(0.1), ())
+    state = CenterState(jnp.float32(1.5), (), jnp.float32(0.1))
     members = tuple(map(group.as_member, nodes))
     state, members = root.apply(state, members, two)
     nodes = [group.from_parent(n, m) for n, m in zip(nodes, members, strict=True)]
@@ -128,15 +127,15 @@ def test_two_levels_of_gradients(gammas, nodes, root):
         assert {float(r.params) for r in replicas} == {float(state.center)}
         states.append(state)
     close([s.center for s in states], nodes)
-    close([s.gradients for s in states], (3, 4))
+    close([s.memory for s in states], (3, 4))
     stats = cases.make_stats((6, 3), learning_rate=(0.1, 0.1), leaves=(2, 1))
     members = tuple(map(below.as_member, states))
     state, members = top.apply(top.init(jnp.float32(1.0), ()), members, stats)
     close(state.center, root)
-    assert state.gradients == ()
+    assert state.memory == ()
     states = [below.from_parent(s, m) for s, m in zip(states, members, strict=True)]
     close([s.center for s in states], (root, root))
-    close([s.gradients for s in states], (0, 0))  # cleared when passed up
+    close([s.memory for s in states], (0, 0))  # cleared when passed up
 
 
 def test_gradients_add_up_between_merges_above():
@@ -145,7 +144,7 @@ def test_gradients_add_up_between_merges_above():
     for gradient in (2.0, -5.0):
         stats = cases.make_stats((1,), learning_rate=(0.1,))
         state, _ = below.apply(state, (learner(gradient),), stats)
-    close((state.center, state.gradients), (1 - 0.05 * -3, -3))
+    close((state.center, state.memory), (1 - 0.05 * -3, -3))
 
 
 def test_a_root_merge_cannot_be_a_member():

@@ -8,9 +8,8 @@ import optax
 import pytest
 
 from hetjax import merge
-from hetjax.merge.averaging import AveragingState
-from hetjax.merge.normalized import NormalizedState
-from hetjax.merge.sma import SmaState
+from hetjax.merge.averaging import NormalizedState
+from hetjax.merge.members import CenterState
 
 ALWAYS = 1e9  # a threshold that every model is below
 
@@ -28,7 +27,7 @@ def scalars(values, prev_params=None):
 
 
 def normalized_state(w, w_p):
-    average = AveragingState(jnp.float32(w), jnp.float32(w_p), ())
+    average = CenterState(jnp.float32(w), (), jnp.float32(w_p))
     return NormalizedState(average, jnp.int32(0), jnp.int32(0))
 
 
@@ -46,7 +45,7 @@ def test_the_vector_of_normalized_merging(settings, expected, met):
         stats,
     )
     np.testing.assert_allclose(state.average.center, expected, rtol=1e-6)
-    assert state.average.previous == 2.0
+    assert state.average.memory == 2.0
     assert merging.report(state) == {"condition_met": met, "weights_changed": met}
     assert all(r.params == state.average.center for r in replicas)
 
@@ -124,20 +123,20 @@ def test_regularisation_measures(measure, value, met):
 
 def test_the_vector_of_synchronous_model_averaging():
     w, g = np.array([1.0, 3.0]), np.array([0.1, -0.3])
-    state = SmaState(jnp.float32(1.5), jnp.float32(1.5 - 1.4), ())
+    state = CenterState(jnp.float32(1.5), (), jnp.float32(1.5 - 1.4))
     replicas = scalars(w - g, prev_params=w)  # the local update has done its step
     merging = merge.sma(momentum=0.9, alpha=0.5)
     state, replicas = merging.apply(state, replicas, cases.make_stats((1, 1)))
     np.testing.assert_allclose(state.center, 2.09, rtol=1e-6)
     np.testing.assert_allclose([r.params for r in replicas], (1.15, 2.55), rtol=1e-6)
     # z - z_prev of the next merge
-    np.testing.assert_allclose(state.velocity, 2.09 - 1.5, rtol=1e-6)
+    np.testing.assert_allclose(state.memory, 2.09 - 1.5, rtol=1e-6)
 
 
 def test_the_mean_of_the_replicas_as_their_centre():
     """As in KungFu: both replicas move a tenth of the way to 2, then do their step."""
     w, g = np.array([1.0, 3.0]), np.array([0.1, -0.3])
-    state = SmaState(jnp.float32(7.0), (), ())
+    state = CenterState(jnp.float32(7.0), ())
     merging = merge.replica_mean(alpha=0.1)
     replicas = scalars(w - g, prev_params=w)
     state, replicas = merging.apply(state, replicas, cases.make_stats((1, 1)))

@@ -44,7 +44,7 @@ def test_settings_are_recorded(name):
             {"two_level": 2, "restart": "on_lr_drop"},
             "restart='on_lr_drop': two levels have no restarts",
         ),
-        ("sma", {"two_level": 1}, "two_level=1: a group of one diverges"),
+        ("sma", {"two_level": 1}, "two_level=1: pass a whole number of at least 2"),
         ("sma", {"center": "else"}, "center='else': choose one of"),
         ("sma", {"center": "mean"}, "center='mean' has no momentum"),
         (
@@ -145,7 +145,7 @@ def test_no_scaling_is_a_valid_setting():
 @pytest.mark.parametrize("wrong", [0.0, -0.1, float("nan"), float("inf")])
 def test_a_learning_rate_must_be_positive(wrong):
     with pytest.raises(
-        ValueError, match=f"learning_rate={wrong}: pass a finite number above 0"
+        ValueError, match=f"learning_rate={wrong}: pass a number above 0 or a function"
     ):
         train(hetjax.sync_sgd(batch_size=8, learning_rate=wrong), preset("v100x1"))
 

@@ -4,6 +4,8 @@ docs/algorithms K.5, for the strategies that are implemented. The two sides do t
 arithmetic in another order, so they agree to float32 rounding, not bit for bit.
 """
 
+from functools import partial
+
 import numpy as np
 import optax
 import pytest
@@ -58,7 +60,7 @@ def test_sequential_ignores_slower_workers():
 def test_momentum_of_one_worker_is_the_optimizer_s_of_synchronous_sgd():
     one = preset("v100x1")
     sequential = hetjax.sequential_sgd(batch_size=8, learning_rate=0.05, momentum=0.9)
-    heavy = optax.sgd(1.0, momentum=0.9)
+    heavy = partial(optax.sgd, momentum=0.9)
     sync = hetjax.sync_sgd(batch_size=8, learning_rate=0.05, optimizer=heavy)
     assert_same_run(train(sequential, one), train(sync, one))
 

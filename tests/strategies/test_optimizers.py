@@ -5,7 +5,8 @@ from inspect import signature
 import numpy as np
 import optax
 import pytest
-from identity_runs import TOLERANCE, column, train
+from identity_runs import ONE, TOLERANCE, column, train
+from optax import contrib
 from tiny_problems import flat, three_workers
 
 import hetjax as hj
@@ -66,15 +67,31 @@ def test_sgd_as_an_optimizer_is_sgd(name):
 
 
 def test_the_rate_is_inside_or_beside():
-    adam = optax.adam(1.0)
     inside = train(made("elastic_sgd", optimizer=optax.adam(0.02)), three_workers())
-    beside = made("elastic_sgd", optimizer=adam, learning_rate=0.02)
+    beside = made("elastic_sgd", optimizer=optax.adam, learning_rate=0.02)
     beside = train(beside, three_workers())
     by_hand = made("elastic_sgd", learning_rate=0.02)
-    by_hand = by_hand._replace(local=local.from_optax(adam))
+    by_hand = by_hand._replace(local=local.from_optax(optax.adam))
     by_hand = train(by_hand, three_workers())
     for other in (beside, by_hand):
         np.testing.assert_allclose(flat(inside.params), flat(other.params), **TOLERANCE)
+
+
+def test_a_center_s_rate_is_inside_or_beside():
+    """Each is one step of Adam at 0.02 per merge."""
+    inside = train(hj.sync_sgd(batch_size=8, optimizer=optax.adam(0.02)), ONE)
+    beside = hj.sync_sgd(batch_size=8, optimizer=optax.adam, learning_rate=0.02)
+    beside = train(beside, ONE)
+    np.testing.assert_allclose(flat(inside.params), flat(beside.params), **TOLERANCE)
+
+
+def test_a_function_of_the_rate_is_called_once():
+    """So that all runs of a grid of rates share their programs."""
+    one, other = (
+        made("elastic_sgd", optimizer=optax.adam, learning_rate=rate).local
+        for rate in (0.1, 0.2)
+    )
+    assert one is other
 
 
 def test_a_schedule_inside_counts_the_workers_own_steps():
@@ -94,9 +111,30 @@ WRONG = [
     (
         "elastic_sgd",
         {"optimizer": ADAM, "learning_rate": 0.1},
-        "was built with learning rate 0.001",
+        "learning_rate=0.1: the optimizer has a learning rate of its own; leave one",
     ),
-    ("elastic_sgd", {"optimizer": "adam"}, "optimizer='adam': pass an optax optimizer"),
+    (
+        "sync_sgd",
+        {"optimizer": ADAM, "learning_rate": 0.1},
+        "leave one out: pass opti",
+    ),
+    ("sync_sgd", {"optimizer": optax.adam}, "learning_rate is missing: optimizer=adam"),
+    ("elastic_sgd", {"optimizer": optax.adam}, "is a function of it; pass one, or an"),
+    (
+        "elastic_sgd",
+        {"optimizer": "adam"},
+        "optimizer='adam': pass a GradientTransformation",
+    ),
+    (
+        "elastic_sgd",
+        {"optimizer": abs, "learning_rate": 0.1},
+        "optimizer=: <built-in function abs> is not an optax optimizer",
+    ),
+    (
+        "elastic_sgd",
+        {"optimizer": contrib.schedule_free, "learning_rate": 0.1},
+        "fails for the learning rate 1.0 .*: pass a function of the learning rate",
+    ),
     ("local_sgd", {"optimizer": ADAM, "weight_decay": 0.1}, "pass weight_decay=0.1 or"),
     (
         "sequential_sgd",

@@ -15,7 +15,7 @@ from hetjax.machine.types import MergeOp
 from hetjax.merge.counters import counters_of, counting, places_of, with_counters
 from hetjax.merge.members import at_round_start, reset_to
 from hetjax.merge.merge_checks import check_op
-from hetjax.merge.types import Merge, MergeProperty
+from hetjax.merge.types import Merge
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica, Requires
 from hetjax.strategies.types import Strategy
@@ -238,8 +238,7 @@ class Programs:
         """
 
         def make() -> Callable:
-            shared = MergeProperty.UPDATES_BUSY_WORKERS in merge.properties
-            donated = (0,) if shared else (0, 1)
+            donated = (0,) if merge.updates_busy_workers else (0, 1)
             return jax.jit(merge_fn(merge), static_argnums=3, donate_argnums=donated)
 
         return self.once(("merge", merge), make)

@@ -81,8 +81,8 @@ def optimizer_step(
 
         p <- p + gamma update(g)          gamma is `learning_rate`
 
-    `optimizer` is built with learning rate 1. Source: Downpour SGD (Dean et al. 2012);
-    synchronous SGD, where g is the mean gradient.
+    An optimizer with another learning rate than 1 steps at the product. Source:
+    Downpour SGD (Dean et al. 2012); synchronous SGD, where g is the mean gradient.
     """
     updates, opt_state = optimizer.update(grads, opt_state, center)
     center = jax.tree.map(lambda p, u: p + learning_rate * u, center, updates)

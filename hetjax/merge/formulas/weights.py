@@ -4,13 +4,14 @@
 weight zero. Settings may be arrays, also under `jit` and under `vmap` over settings.
 """
 
-from typing import TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from hetjax import tree
+from hetjax.arguments import as_kind
 from hetjax.merge.group import Group
 from hetjax.merge.merge_checks import check_steps
 from hetjax.traced_settings import is_given
@@ -18,8 +19,8 @@ from hetjax.tree import PyTree
 
 Numbers: TypeAlias = ArrayLike | list[float] | list[int] | tuple[float, ...]
 
-NORMS = ("l2_over_dim", "rms", "rms_per_leaf")
-RULES = ("paper", "local_steps", "local_steps_x_batch")
+Norm = Literal["l2_over_dim", "rms", "rms_per_leaf"]
+WeightRule = Literal["paper", "local_steps", "local_steps_x_batch"]
 
 
 def floats(values: Numbers) -> jax.Array:
@@ -64,7 +65,7 @@ def normalized_weights(
     norms: Numbers,
     delta: ArrayLike = 0.1,
     threshold: ArrayLike = 0.1,
-    rule: str = "paper",
+    rule: WeightRule = "paper",
     present: ArrayLike | None = None,
 ) -> jax.Array:
     """[n] the weights of Algorithm 2 of the Adaptive SGD paper.
@@ -86,56 +87,54 @@ def normalized_weights(
     u = floats(local_steps)
     here = presence_mask(u, present)
     u = jnp.where(here, u, 0.0)  # so that an absent member is not the busiest
-    alpha = proportional_weights(unnormalized(rule, u, floats(batch_sizes), here), here)
-    met = all_below(floats(norms), threshold, here)
-    return perturbed(alpha, u, met, delta, here)[0]
+    found = perturbed_weights(
+        u, floats(batch_sizes), floats(norms), here, delta, threshold, rule
+    )
+    return found.alpha
 
 
-def unnormalized(
-    rule: str, u: jax.Array, b: jax.Array, present: jax.Array
-) -> jax.Array:
-    """[n] the weights of a rule before normalization."""
-    if rule not in RULES:
-        raise ValueError(f"rule={rule!r}: choose one of {RULES}")
-    if rule == "local_steps":
-        return u
-    if rule == "local_steps_x_batch":
-        return u * b
-    highest = jnp.max(u)
-    equal = jnp.all((u == highest) | ~present)
-    return jnp.where(equal, b, u)
+class Perturbed(NamedTuple):
+    """Weights of Algorithm 2."""
+
+    alpha: jax.Array  # [n]
+    excess: jax.Array  # [] their sum less one
+    met: jax.Array  # [] bool: whether all norms were below the threshold
+    changed: jax.Array  # [] bool: whether the perturbation changed the weights
 
 
-def all_below(norms: jax.Array, threshold: ArrayLike, present: jax.Array) -> jax.Array:
-    """[] bool: whether the norm of every present member is below the threshold."""
-    return jnp.all((norms < threshold) | ~present) & jnp.any(present)
-
-
-def perturbed(
-    alpha: jax.Array,
+def perturbed_weights(
     u: jax.Array,
-    met: jax.Array,
-    delta: ArrayLike,
+    b: jax.Array,
+    norms: jax.Array,
     present: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The perturbed weights [n], their sum less one, and whether they changed."""
+    delta: ArrayLike,
+    threshold: ArrayLike,
+    rule: WeightRule,
+) -> Perturbed:
+    """`normalized_weights`, and what became of them."""
+    as_kind("rule", rule, WeightRule)
+    raw = u * b if rule == "local_steps_x_batch" else u
+    if rule == "paper":
+        equal = jnp.all((u == jnp.max(u)) | ~present)
+        raw = jnp.where(equal, b, u)
+    alpha = proportional_weights(raw, present)
+    met = jnp.all((norms < threshold) | ~present) & jnp.any(present)
     r = jnp.argmax(u)
     s = jnp.argmin(jnp.where(present, u, jnp.inf))
     changed = met & (u[r] != u[s]) & (jnp.asarray(delta) != 0)
     index = jnp.arange(u.shape[0])
     factor = 1 + delta * (index == r) - delta * (index == s)
     excess = jnp.where(changed, delta * (alpha[r] - alpha[s]), 0.0)
-    return jnp.where(changed, alpha * factor, alpha), excess, changed
+    return Perturbed(jnp.where(changed, alpha * factor, alpha), excess, met, changed)
 
 
-def model_norm(params: PyTree, norm: str = "l2_over_dim") -> jax.Array:
+def model_norm(params: PyTree, norm: Norm = "l2_over_dim") -> jax.Array:
     """[] the size of a model's d parameters.
 
     "l2_over_dim": ||w||_2 / d (as in the text of the Adaptive SGD paper); "rms":
     ||w||_2 / sqrt(d); "rms_per_leaf": the largest root mean square of a leaf.
     """
-    if norm not in NORMS:
-        raise ValueError(f"norm={norm!r}: choose one of {NORMS}")
+    as_kind("norm", norm, Norm)
     if norm == "rms_per_leaf":
         leaves = [x for x in jax.tree.leaves(params) if tree.is_float(x)]
         return jnp.max(jnp.stack([jnp.sqrt(tree.mean_square(x)) for x in leaves]))

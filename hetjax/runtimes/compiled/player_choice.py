@@ -19,7 +19,6 @@ from hetjax.engine.records.history import BY_REQUEST, REFERENCE
 from hetjax.engine.rollback import frozen
 from hetjax.engine.tape import StartRound
 from hetjax.machine import WorkerInfo
-from hetjax.merge.types import MergeProperty
 from hetjax.runtimes.compiled.batch_sources import MAX_SENT_BYTES, device_bytes
 from hetjax.runtimes.step_modes import flops_per_example, loops_are_fast, step_bytes
 from hetjax.strategies.types import Strategy
@@ -128,8 +127,7 @@ def _slower(strategy: Strategy, job: Job, platform: str) -> str:
 
 def state_bytes(strategy: Strategy, job: Job, workers: int) -> int:
     """Return the bytes of all copies of replicas and states in a compiled run."""
-    shared = MergeProperty.UPDATES_BUSY_WORKERS in strategy.merges[0].properties
-    stacks = 3 if shared else 1
+    stacks = 3 if strategy.merges[0].updates_busy_workers else 1
     states = 2 * _model_bytes(job) * len(strategy.merges)  # a center and its momentum
     return (_replica_bytes(strategy, job) * workers * stacks + states) * COPIES
 

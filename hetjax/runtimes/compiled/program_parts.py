@@ -12,7 +12,7 @@ from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.local import LocalUpdate
 from hetjax.machine import ROOT, Topology
-from hetjax.merge.types import Merge, MergeProperty
+from hetjax.merge.types import Merge
 from hetjax.replica import Replica, Requires
 from hetjax.runtimes.compiled.stacks import set_tree_row, tree_row
 from hetjax.tree import PyTree
@@ -37,7 +37,7 @@ class Parts(NamedTuple):
     @property
     def shared(self) -> bool:
         """Whether merges may change a replica during its round."""
-        return MergeProperty.UPDATES_BUSY_WORKERS in self.merges[0].properties
+        return self.merges[0].updates_busy_workers
 
     def model(self, states: "States", like: PyTree) -> PyTree:
         """Return the root's (params, model state), in the dtypes of `like`."""
@@ -109,7 +109,7 @@ def copied_leaves(
     `hetjax.engine.programs.task_programs.check_in`), and of buffers that steps leave
     unchanged.
     """
-    if MergeProperty.UPDATES_BUSY_WORKERS not in merge.properties:
+    if not merge.updates_busy_workers:
         return (False,) * len(changes)
     if vmapped:
         return (True,) * len(changes)

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from hetjax.merge.types import MergeProperty
 from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.strategies.types import Strategy
 from hetjax.tree import PyTree
@@ -174,7 +173,7 @@ def misfit(machine: LocalMachine, strategy: Strategy, *, recorded: bool) -> str:
             "the policy is not bulk-synchronous: its next action depends on which "
             "worker arrives first, or workers join and leave"
         )
-    if any(MergeProperty.UPDATES_BUSY_WORKERS in m.properties for m in strategy.merges):
+    if any(merge.updates_busy_workers for merge in strategy.merges):
         return "the merge changes replicas of busy workers"
     return ""
 

@@ -5,20 +5,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetjax.arguments import Whole, checked, per_worker
+from hetjax.arguments import Count, HostSeed, Positive, Whole, checked, per_worker
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
-    Event,
     Join,
     Leave,
     LocalRound,
     MergeAction,
     MergeOp,
-    WorkerInfo,
 )
 from hetjax.schedule.batch_scaling import ScalingRule, among
-from hetjax.schedule.types import Actions, Policy
+from hetjax.schedule.types import Actions, Policy, with_entry
 
 Partners = Callable[[int, int, int], tuple[int, ...]]
 _GOSSIP_STREAM = 30_011  # separates the choice of partners from other uses of a seed
@@ -39,14 +37,14 @@ class AsynchronousState(NamedTuple):
 @checked
 def asynchronous(
     *,
-    batch_size: float | Sequence[float],
-    local_steps: int = 1,
-    transfers: int = 2,
-    max_staleness: int | None = None,
+    batch_size: Positive | Sequence[Positive],
+    local_steps: Count = 1,
+    transfers: Whole = 2,
+    max_staleness: Whole | None = None,
     refetch: bool = True,
     partners: Partners | None = None,
     scaling: ScalingRule | None = None,
-    window: int | None = None,
+    window: Count | None = None,
 ) -> Policy:
     """Each worker merges alone and begins its next `local_steps` without waiting.
 
@@ -60,13 +58,9 @@ def asynchronous(
     that joins starts at that of the slowest one, if its own is lower. Sources:
     docs/algorithms F.3, F.5, G.2, G.6.
     """
-    if scaling and not (window and window > 0):
+    if scaling and not window:
         raise ValueError(
             f"asynchronous: window={window}: pass the number of examples per scaling"
-        )
-    if max_staleness is not None and max_staleness < 0:
-        raise ValueError(
-            f"max_staleness={max_staleness}: pass a number of at least 0, or None"
         )
     if max_staleness is not None and refetch and (partners or transfers % 2):
         raise ValueError(
@@ -74,15 +68,8 @@ def asynchronous(
             f"splits transfers={transfers} in half and allows no partners: pass "
             "refetch=False"
         )
-    if local_steps < 1:
-        raise ValueError(
-            f"asynchronous: local_steps={local_steps}: pass a number of at least 1"
-        )
 
-    def init(
-        infos: tuple[WorkerInfo, ...], num_examples: int
-    ) -> tuple[AsynchronousState, Actions]:
-        del num_examples
+    def init(infos, num_examples):
         n = len(infos)
         if not n:
             raise ValueError("asynchronous: there are no workers")
@@ -97,9 +84,7 @@ def asynchronous(
         )
         return dispatch_to(state, sorted(state.roster.active))
 
-    def react(
-        state: AsynchronousState, event: Event
-    ) -> tuple[AsynchronousState, Actions]:
+    def react(state, event):
         if isinstance(event, Arrival):
             return handle_arrival(state, event)
         state = state._replace(roster=state.roster.after(event))
@@ -111,26 +96,22 @@ def asynchronous(
                 return release(state, waiting, None)
         return state, Actions()
 
-    def handle_arrival(
-        state: AsynchronousState, event: Arrival
-    ) -> tuple[AsynchronousState, Actions]:
+    def handle_arrival(state, event):
         k = event.worker
         merge = MergeAction((k,), partners=choose(state, k), transfers=transfers)
         state = count(state, event)
         waiting = (*state.held, k) if k in state.roster.active else state.held
         return release(state, waiting, merge)
 
-    def handle_join(
-        state: AsynchronousState, k: int
-    ) -> tuple[AsynchronousState, Actions]:
+    def handle_join(state, k):
         done = state.local_rounds
         slowest = min((done[w] for w in state.roster.active if w != k), default=0)
         missing = max(0, slowest - done[k])
-        state = state._replace(local_rounds=_increased(done, k, missing))
+        state = state._replace(local_rounds=with_entry(done, k, done[k] + missing))
         # a worker that was stopped and still computes continues when it arrives
         return dispatch_to(state, () if k in state.roster.working else (k,))
 
-    def choose(state: AsynchronousState, k: int) -> tuple[int, ...]:
+    def choose(state, k):
         """The partners of worker k, chosen among the active workers."""
         if partners is None:
             return ()
@@ -138,9 +119,7 @@ def asynchronous(
         chosen = partners(here.index(k), state.merges, len(here))
         return tuple(here[i] for i in chosen)
 
-    def release(
-        state: AsynchronousState, waiting: tuple[int, ...], merge: MergeAction | None
-    ) -> tuple[AsynchronousState, Actions]:
+    def release(state, waiting, merge):
         """Dispatch to waiting workers that may continue; `merge` is the arrival's."""
         merges = (merge,) if merge else ()
         if max_staleness is None:
@@ -153,31 +132,28 @@ def asynchronous(
             merges = _split_in_half(merge, held, free, transfers // 2)
         return dispatch_to(state._replace(held=held), free, merges)
 
-    def dispatch_to(
-        state: AsynchronousState,
-        workers: Sequence[int],
-        merges: tuple[MergeAction, ...] = (),
-    ) -> tuple[AsynchronousState, Actions]:
+    def dispatch_to(state, workers, merges=()):
         """Dispatch the next local round of these workers, after the merges."""
         dispatch = tuple((k, next_round(state, k)) for k in workers)
         state = state._replace(roster=state.roster.dispatched(workers))
         return state, Actions(merges, dispatch)
 
-    def next_round(state: AsynchronousState, worker: int) -> LocalRound:
+    def next_round(state, worker):
         sizes = state.sizes
         largest = batch_size if isinstance(batch_size, (int, float)) else max(sizes)
         return LocalRound(local_steps, sizes[worker], sizes[worker] / largest)
 
-    def count(state: AsynchronousState, event: Arrival) -> AsynchronousState:
-        k, local_round = event.worker, event.local_round
+    def count(state, event):
+        k, local_round, done = event.worker, event.local_round, state.local_rounds
         state = state._replace(
             roster=state.roster.after(event),
-            local_rounds=_increased(state.local_rounds, k, 1),
+            local_rounds=with_entry(done, k, done[k] + 1),
             merges=state.merges + 1,
         )
         if not scaling:
             return state
-        updates = _increased(state.updates, k, local_round.local_steps)
+        updates = state.updates[k] + local_round.local_steps
+        updates = with_entry(state.updates, k, updates)
         examples = state.examples + local_round.examples
         if examples < (window or 0):
             return state._replace(updates=updates, examples=examples)
@@ -205,15 +181,11 @@ def _split_in_half(
     )
 
 
-def _increased(numbers: tuple[int, ...], k: int, by: int) -> tuple[int, ...]:
-    return (*numbers[:k], numbers[k] + by, *numbers[k + 1 :])
-
-
 @checked
-def random_partner(seed: Whole = 0) -> Partners:
+def random_partner(seed: HostSeed = 0) -> Partners:
     """Chooses one other worker uniformly, if there is one (AD-PSGD's gossip)."""
 
-    def choose(worker: int, merges: int, workers: int) -> tuple[int, ...]:
+    def choose(worker, merges, workers):
         if workers == 1:
             return ()
         rng = np.random.default_rng((_GOSSIP_STREAM, seed, merges))

@@ -4,15 +4,14 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hetjax.arguments import Count, checked
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
-    Event,
     Leave,
     LocalRound,
     MergeAction,
     RunEnded,
-    WorkerInfo,
 )
 from hetjax.schedule.policies.rounds import merge_all
 from hetjax.schedule.types import Actions, Policy
@@ -37,8 +36,12 @@ class CalibrationState(NamedTuple):
     names: tuple[str, ...]  # of all workers
 
 
+@checked
 def calibration_rounds(
-    *, batch_sizes: Sequence[int], local_steps: Sequence[int] = (1, 8), repeats: int = 5
+    *,
+    batch_sizes: Sequence[Count],
+    local_steps: Sequence[Count] = (1, 8),
+    repeats: Count = 5,
 ) -> Policy:
     """Rounds of every batch size and number of steps, to measure their durations.
 
@@ -49,18 +52,12 @@ def calibration_rounds(
     waits, as in a synchronous round, since cores that were idle start more slowly. The
     run ends (RunEnded) with the last round.
     """
-    if not batch_sizes or min(batch_sizes) < 1:
-        raise ValueError(f"batch_sizes={tuple(batch_sizes)}: pass positive numbers")
-    if not local_steps or min(local_steps) < 1:
-        raise ValueError(f"local_steps={tuple(local_steps)}: pass positive numbers")
-    if repeats < 1:
-        raise ValueError(f"repeats={repeats}: pass a number of at least 1")
+    for name, values in (("batch_sizes", batch_sizes), ("local_steps", local_steps)):
+        if not values:
+            raise ValueError(f"{name}={values}: pass at least one number")
     largest = max(batch_sizes)
 
-    def init(
-        infos: tuple[WorkerInfo, ...], num_examples: int
-    ) -> tuple[CalibrationState, Actions]:
-        del num_examples
+    def init(infos, num_examples):
         workers = tuple(i.index for i in infos)
         sets = [((k,), True) for k in workers]
         if len(infos) > 1:
@@ -76,9 +73,7 @@ def calibration_rounds(
             CalibrationState(Roster.of(infos), (), frozenset(), names), probes
         )
 
-    def react(
-        state: CalibrationState, event: Event
-    ) -> tuple[CalibrationState, Actions]:
+    def react(state, event):
         if isinstance(event, Leave) and event.lost:
             raise ValueError(
                 f"calibration: worker {state.names[event.worker]} was lost: {event.why}"

@@ -2,20 +2,18 @@
 
 from typing import NamedTuple
 
-from hetjax.arguments import checked
+from hetjax.arguments import Count, Positive, checked
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     PUSH_FETCH,
     Arrival,
-    Event,
     Join,
     LocalRound,
     MergeAction,
     Merged,
     MergeOp,
-    WorkerInfo,
 )
-from hetjax.schedule.types import Actions, Policy
+from hetjax.schedule.types import Actions, Policy, with_entry
 
 _EMPTY, _IN_FLIGHT, _DELIVERED = range(3)  # states of a worker's mailbox
 
@@ -31,9 +29,9 @@ class DownpourState(NamedTuple):
 @checked
 def downpour(
     *,
-    batch_size: float,
-    push_every: int = 1,
-    fetch_every: int = 1,
+    batch_size: Positive,
+    push_every: Count = 1,
+    fetch_every: Count = 1,
     blocking: bool = False,
 ) -> Policy:
     """Pushes every `push_every` steps and fetches every `fetch_every`, without waiting.
@@ -54,21 +52,15 @@ def downpour(
     In the paper `push_every` is n_push and `fetch_every` is n_fetch. Source: Downpour
     SGD; docs/algorithms G.5.
     """
-    for name, value in {"push_every": push_every, "fetch_every": fetch_every}.items():
-        if value < 1:
-            raise ValueError(f"{name}={value}: pass a whole number of at least 1")
 
-    def init(
-        infos: tuple[WorkerInfo, ...], num_examples: int
-    ) -> tuple[DownpourState, Actions]:
-        del num_examples
+    def init(infos, num_examples):
         n = len(infos)
         if not n:
             raise ValueError("downpour: there are no workers")
         state = DownpourState(Roster.of(infos), (0,) * n, (_EMPTY,) * n)
         return dispatch_to(state, tuple(sorted(state.roster.active)))
 
-    def react(state: DownpourState, event: Event) -> tuple[DownpourState, Actions]:
+    def react(state, event):
         state = state._replace(roster=state.roster.after(event))
         match event:
             case Arrival() if blocking:
@@ -80,18 +72,16 @@ def downpour(
             case Merged(op=op) if MergeOp.REQUEST in op:
                 k = int(event.members[0])
                 if state.mailboxes[k] == _IN_FLIGHT:  # else the worker was lost since
-                    state = _with_mailbox(state, k, _DELIVERED)
+                    state = _with(state, k, state.local_steps[k], _DELIVERED)
         return state, Actions()
 
-    def handle_join(state: DownpourState, k: int) -> tuple[DownpourState, Actions]:
+    def handle_join(state, k):
         if k in state.roster.working:  # it was stopped; it continues when it arrives
             return state, Actions()
-        state = _with_mailbox(_with_steps(state, k, 0), k, _EMPTY)
+        state = _with(state, k, 0, _EMPTY)
         return dispatch_to(state, (k,))
 
-    def send_and_continue(
-        state: DownpourState, k: int
-    ) -> tuple[DownpourState, Actions]:
+    def send_and_continue(state, k):
         step, mailbox = state.local_steps[k], state.mailboxes[k]
         op = MergeOp(0)
         if mailbox == _DELIVERED:
@@ -102,14 +92,12 @@ def downpour(
         if (step + 1) % fetch_every == 0 and mailbox == _EMPTY:
             op |= MergeOp.REQUEST
             mailbox = _IN_FLIGHT
-        state = _with_mailbox(_with_steps(state, k, step + 1), k, mailbox)
+        state = _with(state, k, step + 1, mailbox)
         transfers = (MergeOp.PUSH in op) + (MergeOp.REQUEST in op)
         merge = MergeAction((k,), op=op, blocking=False, transfers=transfers)
         return dispatch_to(state, (k,), (merge,) if op else ())
 
-    def merge_and_wait(
-        state: DownpourState, event: Arrival
-    ) -> tuple[DownpourState, Actions]:
+    def merge_and_wait(state, event):
         k = event.worker
         done = state.local_steps[k] + event.local_round.local_steps
         op = MergeOp(0)
@@ -118,20 +106,17 @@ def downpour(
         if done % fetch_every == 0:
             op |= MergeOp.FETCH
         merge = MergeAction((k,), op=op, transfers=2 if op == PUSH_FETCH else 1)
-        return dispatch_to(_with_steps(state, k, done), (k,), (merge,))
+        state = _with(state, k, done, state.mailboxes[k])
+        return dispatch_to(state, (k,), (merge,))
 
-    def dispatch_to(
-        state: DownpourState,
-        workers: tuple[int, ...],
-        merges: tuple[MergeAction, ...] = (),
-    ) -> tuple[DownpourState, Actions]:
+    def dispatch_to(state, workers, merges=()):
         """Request the merges, then dispatch to the active workers among these."""
         active = [k for k in workers if k in state.roster.active]
         dispatch = tuple((k, next_round(state, k)) for k in active)
         state = state._replace(roster=state.roster.dispatched(active))
         return state, Actions(merges, dispatch)
 
-    def next_round(state: DownpourState, k: int) -> LocalRound:
+    def next_round(state, k):
         if not blocking:
             return LocalRound(1, batch_size)
         done = state.local_steps[k]  # the round ends at the next push or fetch
@@ -141,11 +126,9 @@ def downpour(
     return Policy(init, react)
 
 
-def _with_mailbox(state: DownpourState, k: int, mailbox: int) -> DownpourState:
-    mailboxes = (*state.mailboxes[:k], mailbox, *state.mailboxes[k + 1 :])
-    return state._replace(mailboxes=mailboxes)
-
-
-def _with_steps(state: DownpourState, k: int, steps: int) -> DownpourState:
-    local_steps = (*state.local_steps[:k], steps, *state.local_steps[k + 1 :])
-    return state._replace(local_steps=local_steps)
+def _with(state: DownpourState, k: int, steps: int, mailbox: int) -> DownpourState:
+    """The state with other steps, and another mailbox, of worker k."""
+    return state._replace(
+        local_steps=with_entry(state.local_steps, k, steps),
+        mailboxes=with_entry(state.mailboxes, k, mailbox),
+    )

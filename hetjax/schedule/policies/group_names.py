@@ -15,7 +15,6 @@ from hetjax.machine.types import (
     Event,
     Join,
     Leave,
-    MergeAction,
     Merged,
     Timer,
     WorkerInfo,
@@ -140,7 +139,7 @@ def outer_actions(g: int, workers: Workers, actions: Actions) -> Actions:
     if not any(actions):
         return actions
 
-    def rename(merge: MergeAction) -> MergeAction:
+    def rename(merge):
         return merge._replace(
             node=outer_node(g, merge.node),
             members=tuple(_outer_member(g, workers, m) for m in merge.members),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hetjax.arguments import checked
+from hetjax.arguments import Count, checked
 from hetjax.machine.merge_tree import Node, Topology
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
@@ -11,13 +11,11 @@ from hetjax.machine.types import (
     Arrival,
     Evaluated,
     EvaluationDue,
-    Event,
     Join,
     Leave,
     LocalRound,
     MergeAction,
     MergeOp,
-    WorkerInfo,
 )
 from hetjax.schedule.policies.group_names import (
     GroupIndex,
@@ -29,7 +27,7 @@ from hetjax.schedule.policies.group_names import (
     outer_node,
     outer_nodes,
 )
-from hetjax.schedule.types import Actions, Policy
+from hetjax.schedule.types import Actions, Policy, with_entry
 
 
 class GroupState(NamedTuple):
@@ -56,8 +54,8 @@ class TreeState(NamedTuple):
 def hierarchical(
     inner: Policy | Sequence[Policy],
     *,
-    sizes: int | Sequence[int] | None = None,
-    every: int = 1,
+    sizes: Count | Sequence[Count] | None = None,
+    every: Count = 1,
     broadcast: bool = True,
 ) -> Policy:
     """Each group follows its own policy under its own node; then the nodes merge.
@@ -73,15 +71,11 @@ def hierarchical(
     group without active workers; merges that its node already did still count. Source:
     HierSGD, Algorithms 1 and 2; docs/algorithms D.1.
     """
-    if every < 1:
-        raise ValueError(f"every={every}: pass a whole number of at least 1")
 
-    def policy_of(g: int) -> Policy:
+    def policy_of(g):
         return inner if isinstance(inner, Policy) else inner[g]
 
-    def split(
-        infos: tuple[WorkerInfo, ...],
-    ) -> list[tuple[tuple[int, ...], tuple[WorkerInfo, ...]]]:
+    def split(infos):
         """Each group's workers, and their infos as its policy sees them."""
         groups = divide(infos, sizes)
         if not isinstance(inner, Policy) and len(inner) != len(groups):
@@ -92,7 +86,7 @@ def hierarchical(
         by_place = sizes is None
         return [(ws, inner_infos(infos, ws, by_place=by_place)) for ws in groups]
 
-    def topology(infos: tuple[WorkerInfo, ...]) -> Topology:
+    def topology(infos):
         """Return the groups' trees, each under its node, and the root above them."""
         nodes: dict[str, Node] = {}
         names = []
@@ -103,9 +97,7 @@ def hierarchical(
         root = Node(tuple(names), level, frozenset(w.index for w in infos))
         return Topology({ROOT: root, **nodes})
 
-    def init(
-        infos: tuple[WorkerInfo, ...], num_examples: int
-    ) -> tuple[TreeState, Actions]:
+    def init(infos, num_examples):
         groups = split(infos)
         begun = [
             policy_of(g).init(own, num_examples) for g, (_, own) in enumerate(groups)
@@ -126,7 +118,7 @@ def hierarchical(
             total = _concatenate(total, actions)
         return state, total
 
-    def react(state: TreeState, event: Event) -> tuple[TreeState, Actions]:
+    def react(state, event):
         if not isinstance(event, Evaluated | EvaluationDue):
             found = inner_event(state.index, event)
             return react_in_group(state, *found, event) if found else (state, Actions())
@@ -136,9 +128,7 @@ def hierarchical(
             total = _concatenate(total, actions)
         return state, total
 
-    def react_in_group(
-        state: TreeState, g: int, inside: Event, event: Event
-    ) -> tuple[TreeState, Actions]:
+    def react_in_group(state, g, inside, event):
         """Passes an event to a group; `inside` is the event in the group's names."""
         group = state.groups[g]
         inner_state, actions = policy_of(g).react(group.inner, inside)
@@ -147,9 +137,7 @@ def hierarchical(
             group = _with_roster(group, event)
         return carry_up(state, g, group, actions)
 
-    def carry_up(
-        state: TreeState, g: int, group: GroupState, actions: Actions
-    ) -> tuple[TreeState, Actions]:
+    def carry_up(state, g, group, actions):
         """Rename a group's actions for the machine; add the root's merge if due."""
         actions = outer_actions(g, group.workers, actions)
         group = _with_merges(group, outer_node(g), actions.merges)
@@ -162,17 +150,17 @@ def hierarchical(
             if broadcast:
                 actions = actions._replace(merges=_only_upwards(actions.merges))
         waiting = state.num_waiting - is_waiting(state.groups[g]) + is_waiting(group)
-        groups = (*state.groups[:g], group, *state.groups[g + 1 :])
+        groups = with_entry(state.groups, g, group)
         state = state._replace(groups=groups, num_waiting=waiting)
         if waiting < len(groups) or not any(each.merges for each in groups):
             return state, actions
         return merge_root(state, actions)
 
-    def is_waiting(group: GroupState) -> bool:
+    def is_waiting(group):
         done = group.merges >= every or not group.roster.active
         return done and not group.roster.working
 
-    def merge_root(state: TreeState, actions: Actions) -> tuple[TreeState, Actions]:
+    def merge_root(state, actions):
         """Adds the root's merge and the broadcast; then all groups continue."""
         nodes = tuple(
             outer_node(g) for g, each in enumerate(state.groups) if each.merges

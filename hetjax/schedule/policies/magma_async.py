@@ -1,13 +1,12 @@
 """MagmaDNN's policy: a master that steps by itself, and its slaves (host world)."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-from hetjax.arguments import checked
+from hetjax.arguments import Positive, checked
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
     EvaluationDue,
-    Event,
     Join,
     Leave,
     LocalRound,
@@ -17,7 +16,8 @@ from hetjax.machine.types import (
 )
 from hetjax.schedule.types import Actions, Policy
 
-SUBTRACT = ("before", "swap")
+Subtract = Literal["before", "swap"]
+SUBTRACT = get_args(Subtract)
 SHARE = 0.1  # default duration of a master's step and of a copy, in batch durations
 
 
@@ -37,10 +37,10 @@ class MagmaAsyncState(NamedTuple):
 @checked
 def magma_async(
     *,
-    batch_size: float,
-    server_step_seconds: float | None = None,
-    copy_seconds: float | None = None,
-    subtract: str = "before",
+    batch_size: Positive,
+    server_step_seconds: Positive | None = None,
+    copy_seconds: Positive | None = None,
+    subtract: Subtract = "before",
 ) -> Policy:
     """The slowest worker updates w continually; the others copy w and add gradients.
 
@@ -60,18 +60,9 @@ def magma_async(
     worker that joins is a slave. Source: MagmaDNN, Algorithms 2 and 3;
     docs/algorithms F.3.
     """
-    if subtract not in SUBTRACT:
-        raise ValueError(f"subtract={subtract!r}: choose one of {SUBTRACT}")
-    given = {"server_step_seconds": server_step_seconds, "copy_seconds": copy_seconds}
-    for name, value in given.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"{name}={value}: pass a number above 0, or None")
     gradient = LocalRound(1, batch_size)
 
-    def init(
-        infos: tuple[WorkerInfo, ...], num_examples: int
-    ) -> tuple[MagmaAsyncState, Actions]:
-        del num_examples
+    def init(infos, num_examples):
         roster = Roster.of(infos)
         if len(roster.active) < 2:
             raise ValueError(
@@ -92,10 +83,10 @@ def magma_async(
         )
         return state, Actions(dispatch=tuple((k, copy) for k in slaves))
 
-    def find_slowest(infos: tuple[WorkerInfo, ...], active: frozenset[int]) -> int:
+    def find_slowest(infos, active):
         return max(sorted(active), key=lambda k: (infos[k].seconds(batch_size), -k))
 
-    def react(state: MagmaAsyncState, event: Event) -> tuple[MagmaAsyncState, Actions]:
+    def react(state, event):
         state = state._replace(roster=state.roster.after(event))
         match event:
             case Arrival():
@@ -108,9 +99,7 @@ def magma_async(
                 return handle_leave(state, event), Actions()
         return state, Actions()
 
-    def handle_arrival(
-        state: MagmaAsyncState, event: Arrival
-    ) -> tuple[MagmaAsyncState, Actions]:
+    def handle_arrival(state, event):
         k, copied = event.worker, event.local_round.local_steps == 0
         ends = k not in state.roster.active or k == state.master
         op = MergeOp.STEP
@@ -135,9 +124,7 @@ def magma_async(
         local_round = gradient if copied else state.copy
         return state, Actions(merges=(merge,), dispatch=((k, local_round),))
 
-    def catch_up(
-        state: MagmaAsyncState, time: float
-    ) -> tuple[MagmaAsyncState, Actions]:
+    def catch_up(state, time):
         """Merge the master's steps since the last merge, before an evaluation.
 
         A new master that still computes its last round as a slave steps when it
@@ -156,13 +143,13 @@ def magma_async(
         )
         return state, Actions(merges=(merge,) if n else ())
 
-    def count_steps(state: MagmaAsyncState, time: float) -> tuple[MagmaAsyncState, int]:
+    def count_steps(state, time):
         """Count the steps that the master made since the last merge."""
         server_steps = int(time / state.tick)
         n = server_steps - state.server_steps
         return state._replace(server_steps=server_steps), n
 
-    def handle_join(state: MagmaAsyncState, k: int) -> tuple[MagmaAsyncState, Actions]:
+    def handle_join(state, k):
         if state.master is None:
             return state._replace(master=k), Actions()
         if k in state.roster.working:  # it was stopped; it continues when it arrives
@@ -170,7 +157,7 @@ def magma_async(
         state = state._replace(roster=state.roster.dispatched((k,)))
         return state, Actions(dispatch=((k, state.copy),))
 
-    def handle_leave(state: MagmaAsyncState, event: Leave) -> MagmaAsyncState:
+    def handle_leave(state, event):
         k, active = event.worker, state.roster.active
         if k == state.master:
             master = find_slowest(state.infos, active) if active else None

@@ -1,15 +1,16 @@
 """Dynamic dispatch within mega-batches: the scheduler of Adaptive SGD (host world)."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-from hetjax.arguments import checked
+from hetjax.arguments import Count, NotNegative, Positive, checked
 from hetjax.machine.roster import Roster
-from hetjax.machine.types import Arrival, Event, Join, Leave, LocalRound, WorkerInfo
+from hetjax.machine.types import Arrival, Join, Leave, LocalRound
 from hetjax.schedule.batch_scaling import Scaling, ScalingRule, as_scaling
 from hetjax.schedule.policies.rounds import merge_all
-from hetjax.schedule.types import Actions, Policy
+from hetjax.schedule.types import Actions, Policy, with_entry
 
-RULES = ("dispatched", "hgpu_code")
+DispatchRule = Literal["dispatched", "hgpu_code"]
+RULES = get_args(DispatchRule)
 
 
 class MegaBatchState(NamedTuple):
@@ -28,13 +29,13 @@ class MegaBatchState(NamedTuple):
 @checked
 def mega_batch(
     *,
-    examples: int,
-    batch_size: float,
+    examples: Count,
+    batch_size: Positive,
     scaling: ScalingRule | Scaling | None = None,
-    scale_every: int = 1,
-    rule: str = "dispatched",
-    warmup_epochs: float = 0.0,
-    warmup_size: float = 32.0,
+    scale_every: Count = 1,
+    rule: DispatchRule = "dispatched",
+    warmup_epochs: NotNegative = 0.0,
+    warmup_size: Positive = 32.0,
 ) -> Policy:
     """Dispatches batches to idle workers until the mega-batch is spent; then all merge.
 
@@ -50,20 +51,9 @@ def mega_batch(
     of the size that it had last, or b_max; batches that are lost with a worker are not
     dispatched again. Source: Adaptive SGD III; docs/algorithms A.1, A.4, A.5.
     """
-    given = {"examples": examples, "batch_size": batch_size, "scale_every": scale_every}
-    given["warmup_size"] = warmup_size
-    for name, value in given.items():
-        if not value > 0:  # no worker would ever get a batch
-            raise ValueError(f"mega_batch: {name}={value}: pass a number above 0")
-    if rule not in RULES:
-        raise ValueError(f"rule={rule!r}: choose one of {RULES}")
-    if not warmup_epochs >= 0:
-        raise ValueError(f"warmup_epochs={warmup_epochs}: pass a number of at least 0")
     scaler = as_scaling(scaling) if scaling else None
 
-    def init(
-        infos: tuple[WorkerInfo, ...], num_examples: int
-    ) -> tuple[MegaBatchState, Actions]:
+    def init(infos, num_examples):
         if not infos:
             raise ValueError("mega_batch: there are no workers")
         n = len(infos)
@@ -81,7 +71,7 @@ def mega_batch(
         )
         return dispatch_to_all(state)
 
-    def react(state: MegaBatchState, event: Event) -> tuple[MegaBatchState, Actions]:
+    def react(state, event):
         state = state._replace(roster=state.roster.after(event))
         match event:
             case Arrival():
@@ -89,15 +79,13 @@ def mega_batch(
             case Join():
                 return dispatch_or_merge(state, event.worker)
             case Leave(worker=k, lost=True):  # its unmerged updates are lost as well
-                updates = (*state.updates[:k], 0, *state.updates[k + 1 :])
+                updates = with_entry(state.updates, k, 0)
                 return merge_if_spent(state._replace(updates=updates))
             case Leave():
                 return merge_if_spent(state)
         return state, Actions()
 
-    def dispatch_or_merge(
-        state: MegaBatchState, worker: int
-    ) -> tuple[MegaBatchState, Actions]:
+    def dispatch_or_merge(state, worker):
         """Dispatch a batch to the worker if any is left, else merge if all are done."""
         roster = state.roster
         if worker in roster.active - roster.working and is_unspent(state):
@@ -105,7 +93,7 @@ def mega_batch(
             return state, Actions(dispatch=(given,))
         return merge_if_spent(state)
 
-    def merge_if_spent(state: MegaBatchState) -> tuple[MegaBatchState, Actions]:
+    def merge_if_spent(state):
         """Merge and begin the next mega-batch once this one is spent and done."""
         if state.roster.working or is_unspent(state):
             return state, Actions()
@@ -114,7 +102,7 @@ def mega_batch(
         state, actions = dispatch_to_all(begin_mega_batch(state))
         return state, actions._replace(merges=(merge_all(members),) if did else ())
 
-    def count(state: MegaBatchState, event: Arrival) -> MegaBatchState:
+    def count(state, event):
         completed = state.completed + event.local_round.examples
         state = state._replace(completed=completed)
         if not scaler:
@@ -123,13 +111,13 @@ def mega_batch(
         seen = scaler.observe(state.scaling, event.worker, event.local_round, seconds)
         return state._replace(scaling=seen)
 
-    def is_unspent(state: MegaBatchState) -> bool:
+    def is_unspent(state):
         if rule == "hgpu_code":
             done = state.completed  # the maximum is only computed near the end
             return done < examples or done - max(state.sizes) < examples
         return state.dispatched < examples
 
-    def begin_mega_batch(state: MegaBatchState) -> MegaBatchState:
+    def begin_mega_batch(state):
         merges, sizes, n = state.merges + 1, state.sizes, len(state.sizes)
         warming = max(0.0, state.warming - state.dispatched)
         if state.warming and not warming:
@@ -146,7 +134,7 @@ def mega_batch(
             warming=warming,
         )
 
-    def dispatch_to_all(state: MegaBatchState) -> tuple[MegaBatchState, Actions]:
+    def dispatch_to_all(state):
         dispatched = []
         for worker in sorted(state.roster.active):
             if is_unspent(state):
@@ -154,16 +142,12 @@ def mega_batch(
                 dispatched.append(given)
         return state, Actions(dispatch=tuple(dispatched))
 
-    def dispatch(
-        state: MegaBatchState, worker: int
-    ) -> tuple[MegaBatchState, tuple[int, LocalRound]]:
+    def dispatch(state, worker):
         size = state.sizes[worker]
         local_round = LocalRound(1, size, size / batch_size)
-        updates = list(state.updates)
-        updates[worker] += 1
         state = state._replace(
             roster=state.roster.dispatched((worker,)),
-            updates=tuple(updates),
+            updates=with_entry(state.updates, worker, state.updates[worker] + 1),
             dispatched=state.dispatched + local_round.examples,
         )
         return state, (worker, local_round)

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from hetjax.arguments import checked, per_worker
+from hetjax.arguments import Count, Positive, checked, per_worker
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
-    Event,
     Join,
     Leave,
     LocalRound,
@@ -31,8 +30,8 @@ class RoundsState(NamedTuple):
 @checked
 def rounds(
     *,
-    local_steps: int | Sequence[int] | Callable[[Workers], int | Sequence[int]] = 1,
-    batch_size: float | Sequence[float],
+    local_steps: Count | Sequence[Count] | Callable[[Workers], int | Sequence[int]] = 1,
+    batch_size: Positive | Sequence[Positive],
     workers: Callable[[Workers], Sequence[int]] | None = None,
     first: Callable[[Workers], Sequence[int]] | None = None,
     blocking: bool = True,
@@ -52,8 +51,7 @@ def rounds(
     left, the next round begins when a worker joins.
     """
 
-    def init(infos: Workers, num_examples: int) -> tuple[RoundsState, Actions]:
-        del num_examples
+    def init(infos, num_examples):
         if not infos:
             raise ValueError("rounds: there are no workers")
         roster = Roster.of(infos)
@@ -64,14 +62,14 @@ def rounds(
             roster = roster._replace(active=beginners)
         return begin_round(RoundsState(infos, roster, (), local_rounds), ())
 
-    def choose(infos: Workers, roster: Roster) -> Workers:
+    def choose(infos, roster):
         """Return the infos of the workers that take part in a round beginning now."""
         present = tuple(infos[k] for k in sorted(roster.active))
         if workers is None or not present:
             return present
         return tuple(infos[k] for k in workers(present) if k in roster.active)
 
-    def plan(taking_part: Workers) -> dict[int, LocalRound]:
+    def plan(taking_part):
         """The local round of each of these workers."""
         if not taking_part:
             raise ValueError("rounds: no workers take part: choose at least one")
@@ -85,7 +83,7 @@ def rounds(
             for w, s, b in zip(taking_part, steps_k, sizes_k, strict=True)
         }
 
-    def react(state: RoundsState, event: Event) -> tuple[RoundsState, Actions]:
+    def react(state, event):
         state = state._replace(roster=state.roster.after(event))
         match event:
             case Arrival():
@@ -97,15 +95,13 @@ def rounds(
                 return end_round_if_done(state._replace(members=members))
         return state, Actions()
 
-    def end_round_if_done(state: RoundsState) -> tuple[RoundsState, Actions]:
+    def end_round_if_done(state):
         if state.roster.working:
             return state, Actions()
         merges = (merge_all(state.members, blocking),) if state.members else ()
         return begin_round(state, merges)
 
-    def begin_round(
-        state: RoundsState, merges: tuple[MergeAction, ...]
-    ) -> tuple[RoundsState, Actions]:
+    def begin_round(state, merges):
         chosen = choose(state.infos, state.roster)
         if any(w.index not in state.local_rounds for w in chosen):  # other workers
             state = state._replace(local_rounds=plan(chosen))
@@ -126,7 +122,7 @@ def merge_all(members: tuple[int, ...], blocking: bool = True) -> MergeAction:
 
 @checked
 def equal_time(
-    local_steps: int, batch_size: float
+    local_steps: Count, batch_size: Positive
 ) -> Callable[[Workers], tuple[int, ...]]:
     """`local_steps` for the fastest worker; for others, the steps of equal duration.
 
@@ -136,7 +132,7 @@ def equal_time(
     Source: Biased Local SGD; docs/algorithms E.1.
     """
 
-    def count_steps(workers: Workers) -> tuple[int, ...]:
+    def count_steps(workers):
         seconds = [worker.seconds(batch_size) for worker in workers]
         return tuple(max(1, round(local_steps * min(seconds) / t)) for t in seconds)
 
@@ -144,13 +140,13 @@ def equal_time(
 
 
 @checked
-def fastest(batch_size: float) -> Callable[[Workers], tuple[int, ...]]:
+def fastest(batch_size: Positive) -> Callable[[Workers], tuple[int, ...]]:
     """Chooses the worker whose expected step on `batch_size` examples is shortest.
 
     Ties are broken by the lower index.
     """
 
-    def choose(workers: Workers) -> tuple[int, ...]:
+    def choose(workers):
         return (min(workers, key=lambda w: (w.seconds(batch_size), w.index)).index,)
 
     return choose

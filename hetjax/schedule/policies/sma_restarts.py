@@ -1,9 +1,9 @@
 """Restarts of SMA when the learning rate drops or the loss stalls (host world)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from hetjax.arguments import checked
+from hetjax.arguments import Bounds, Count, Fraction, checked
 from hetjax.machine.types import (
     PUSH_FETCH,
     ROOT,
@@ -11,7 +11,6 @@ from hetjax.machine.types import (
     Evaluated,
     Event,
     MergeOp,
-    WorkerInfo,
 )
 from hetjax.schedule.learning_rates import (
     START,
@@ -19,7 +18,9 @@ from hetjax.schedule.learning_rates import (
     Progress,
     learning_rate_at,
 )
-from hetjax.schedule.types import Actions, Policy
+from hetjax.schedule.types import Policy
+
+Drop = Annotated[float, Bounds(above=0, below=1)]
 
 
 class SmaRestartsState(NamedTuple):
@@ -50,18 +51,14 @@ def sma_restarts(inner: Policy, condition: Condition) -> Policy:
     PUSH_FETCH | RESET_TO_CENTER. Source: CROSSBOW 3.2; docs/algorithms C.2.
     """
 
-    def init(
-        infos: tuple[WorkerInfo, ...], num_examples: int
-    ) -> tuple[SmaRestartsState, Actions]:
+    def init(infos, num_examples):
         state, actions = inner.init(infos, num_examples)
         start = SmaRestartsState(
             state, START, num_examples, condition.init(), due=False
         )
         return start, actions
 
-    def react(
-        state: SmaRestartsState, event: Event
-    ) -> tuple[SmaRestartsState, Actions]:
+    def react(state, event):
         progress = _advance(state.progress, event, state.num_examples)
         memory, due = condition.observe(state.memory, progress, event)
         inner_state, actions = inner.react(state.inner, event)
@@ -88,15 +85,13 @@ def _advance(progress: Progress, event: Event, num_examples: int) -> Progress:
 
 
 @checked
-def on_rate_drop(learning_rate: LearningRateLike, *, drop: float = 0.75) -> Condition:
+def on_rate_drop(learning_rate: LearningRateLike, *, drop: Drop = 0.75) -> Condition:
     """Due when the learning rate is below `drop` times that at the last arrival.
 
     With a schedule that falls a little at every step, a restart is never due.
     """
-    if not 0 < drop < 1:
-        raise ValueError(f"drop={drop}: pass a number between 0 and 1")
 
-    def observe(last: float, progress: Progress, event: Event) -> tuple[float, bool]:
+    def observe(last, progress, event):
         if not isinstance(event, Arrival):
             return last, False
         now = learning_rate_at(learning_rate, progress)
@@ -113,22 +108,15 @@ class Plateau(NamedTuple):
 
 
 @checked
-def on_plateau(*, patience: int = 5, improvement: float = 0.01) -> Condition:
+def on_plateau(*, patience: Count = 5, improvement: Fraction = 0.01) -> Condition:
     """Due after `patience` evaluations whose training loss is not lower.
 
     The loss is "train_loss" of `Evaluated`, the mean over the local rounds since the
     previous evaluation (never a loss on the test split). It counts as lower if it is
     below 1 - `improvement` times the lowest so far.
     """
-    if not patience >= 1:
-        raise ValueError(f"patience={patience}: pass a number of at least 1")
-    if not 0 <= improvement < 1:
-        raise ValueError(f"improvement={improvement}: pass a number from 0 to below 1")
 
-    def observe(
-        memory: Plateau, progress: Progress, event: Event
-    ) -> tuple[Plateau, bool]:
-        del progress
+    def observe(memory, progress, event):
         if not isinstance(event, Evaluated) or "train_loss" not in event.metrics:
             return memory, False
         loss = event.metrics["train_loss"]

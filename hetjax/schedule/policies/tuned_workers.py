@@ -1,13 +1,14 @@
 """CROSSBOW's tuner, which chooses the number of workers per device (host world)."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-from hetjax.arguments import checked
+from hetjax.arguments import Count, NotNegative, checked
 from hetjax.machine.roster import Roster
-from hetjax.machine.types import ROOT, Arrival, Event, Leave, WorkerInfo
-from hetjax.schedule.types import Actions, Policy
+from hetjax.machine.types import ROOT, Arrival, Event, Leave
+from hetjax.schedule.types import Policy
 
-TUNERS = ("stop_at_first_drop", "paper")
+Tuner = Literal["stop_at_first_drop", "paper"]
+TUNERS = get_args(Tuner)
 Throughputs = dict[str, float]  # [examples/s] by device
 
 
@@ -28,9 +29,9 @@ class TunedWorkersState(NamedTuple):
 def tuned_workers(
     inner: Policy,
     *,
-    rule: str = "stop_at_first_drop",
-    window: int = 10,
-    threshold: float = 0.1,
+    rule: Tuner = "stop_at_first_drop",
+    window: Count = 10,
+    threshold: NotNegative = 0.1,
     absolute: bool = False,
 ) -> Policy:
     """Adds workers to devices as long as their throughput grows.
@@ -53,16 +54,8 @@ def tuned_workers(
     worker of its device, if there is one. The paper calls workers learners. Source:
     CROSSBOW 3.4, Algorithm 2; docs/algorithms C.5.
     """
-    if rule not in TUNERS:
-        raise ValueError(f"rule={rule!r}: choose one of {TUNERS}")
-    if window < 1:
-        raise ValueError(f"window={window}: pass a whole number of at least 1")
-    if threshold < 0:
-        raise ValueError(f"threshold={threshold}: pass a number of at least 0")
 
-    def init(
-        infos: tuple[WorkerInfo, ...], num_examples: int
-    ) -> tuple[TunedWorkersState, Actions]:
+    def init(infos, num_examples):
         inner_state, actions = inner.init(infos, num_examples)
         chosen = frozenset(k for k, _ in actions.dispatch)
         roster = Roster.of(infos)
@@ -80,9 +73,7 @@ def tuned_workers(
         )
         return state, actions._replace(stop=tuple(sorted(roster.active - chosen)))
 
-    def react(
-        state: TunedWorkersState, event: Event
-    ) -> tuple[TunedWorkersState, Actions]:
+    def react(state, event):
         inner_state, actions = inner.react(state.inner, event)
         state, spare = _replace_lost(state._replace(inner=inner_state), event)
         actions = actions._replace(start=spare)
@@ -98,9 +89,7 @@ def tuned_workers(
         state, start, stop = tune(state, event.time)
         return state, actions._replace(start=spare + start, stop=stop)
 
-    def tune(
-        state: TunedWorkersState, time: float
-    ) -> tuple[TunedWorkersState, tuple[int, ...], tuple[int, ...]]:
+    def tune(state, time):
         """Choose the workers to start and to stop at the end of a window."""
         seconds = time - state.began
         now = {device: n / seconds for device, n in state.examples.items()}
@@ -113,14 +102,14 @@ def tuned_workers(
         done = rule == "stop_at_first_drop" and not start
         return state._replace(tuning=not done), start, stop
 
-    def decide(state: TunedWorkersState, now: Throughputs) -> dict[str, int]:
+    def decide(state, now):
         """Return the change in workers of every device: +1, 0 or -1."""
         if rule == "paper":
             return {d: compare(t, state.before[d]) for d, t in now.items()}
         grows = compare(sum(now.values()), sum(state.before.values())) > 0
         return dict.fromkeys(now, 1 if grows else -1)
 
-    def compare(t: float, before: float) -> int:
+    def compare(t, before):
         if t - before > (threshold if absolute else threshold * before):
             return 1
         # equal windows may differ by rounding, which is no drop

@@ -103,7 +103,7 @@ def by_freshness():
 
     def apply(state, replicas, stats, op):
         weights = stats.present / (1 + stats.staleness)
-        params = hj.merge.weighted_mean([r.params for r in replicas], weights)
+        params = hj.formulas.weighted_mean([r.params for r in replicas], weights)
         return (params, state[1]), tuple(r._replace(params=params) for r in replicas)
 
     return hj.merge.Merge(
@@ -154,7 +154,7 @@ def test_an_own_merge_and_an_own_policy():
     "local",
     [
         hj.local.sgd(momentum=0.9),
-        hj.local.from_optax(optax.adam(1.0)),
+        hj.local.from_optax(optax.adam),
     ],
     ids=["momentum", "adam"],
 )

@@ -237,14 +237,14 @@ def test_the_fields_of_merge_actions():
     [
         ({"scaling": linear_scaling}, "window=None: pass the number of examples per"),
         ({"scaling": linear_scaling, "window": 0}, "window=0: pass"),
-        ({"max_staleness": -1}, "max_staleness=-1: pass a number of at least 0"),
+        ({"max_staleness": -1}, "max_staleness=-1: pass a whole number of at least 0"),
         ({"max_staleness": 1, "transfers": 1}, "splits transfers=1 in half"),
         (
             {"max_staleness": 1, "partners": random_partner()},
             "no partners: pass refetch=False",
         ),
-        ({"local_steps": 0}, "local_steps=0: pass a number of at least 1"),
-        ({"batch_size": 0}, "batch_size=0: every entry must be positive"),
+        ({"local_steps": 0}, "local_steps=0: pass a whole number of at least 1"),
+        ({"batch_size": 0}, "batch_size=0: pass a number above 0 or a seq"),
         ({"batch_size": (8, 8)}, "batch_size has 2 entries for 3 workers"),
     ],
 )

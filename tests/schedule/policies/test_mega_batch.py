@@ -261,11 +261,11 @@ def test_no_workers():
     ],
 )
 def test_settings_that_are_not_positive(name, value):
-    with pytest.raises(ValueError, match=f"mega_batch: {name}={value}"):
+    with pytest.raises(ValueError, match=f"^{name}={value}: pass a"):
         mega_batch(**({"examples": 40, "batch_size": 8} | {name: value}))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "8", (8, 8)])
 def test_a_batch_size_that_is_no_number(value):
-    with pytest.raises(ValueError, match="batch_size=.*: pass a finite number"):
+    with pytest.raises(ValueError, match="batch_size=.*: pass a number above 0"):
         mega_batch(examples=40, batch_size=value)

@@ -144,7 +144,7 @@ def test_fixed_scaling_on_a_machine_without_speed_differences():
     [
         ({"rule": "paper"}, "rule='paper': choose one of"),
         ({"warmup_epochs": -1}, "warmup_epochs=-1: pass a number of at least 0"),
-        ({"warmup_size": 0}, "mega_batch: warmup_size=0: pass a number above 0"),
+        ({"warmup_size": 0}, "warmup_size=0: pass a number above 0"),
     ],
 )
 def test_refusals(settings, message):

@@ -190,9 +190,15 @@ def test_a_plateau_restarts_the_next_merge():
 @pytest.mark.parametrize(
     ("message", "build"),
     [
-        ("drop=1.0: pass a number between", lambda: on_rate_drop(0.1, drop=1.0)),
-        ("drop=0.0: pass a number between", lambda: on_rate_drop(0.1, drop=0.0)),
-        ("patience=0: pass a number of", lambda: on_plateau(patience=0)),
+        (
+            "drop=1.0: pass a number above 0 and below",
+            lambda: on_rate_drop(0.1, drop=1.0),
+        ),
+        (
+            "drop=0.0: pass a number above 0 and below",
+            lambda: on_rate_drop(0.1, drop=0.0),
+        ),
+        ("patience=0: pass a whole number", lambda: on_plateau(patience=0)),
         ("improvement=1.0: pass", lambda: on_plateau(improvement=1.0)),
         ("improvement=-0.1: pass", lambda: on_plateau(improvement=-0.1)),
     ],
