@@ -90,24 +90,14 @@ class Programs:
         return len(self._made) + self.first_calls.number
 
     def step(
-        self,
-        local_update: LocalUpdate,
-        requires: Requires,
-        *,
-        donate: bool = True,
+        self, local_update: LocalUpdate, requires: Requires, *, donate: bool = True
     ) -> Callable:
         """(replica, batch, learning rate, key_data [3]) -> (replica, losses [B], mean).
 
         With `donate` the replica is donated. The step's random key is made from
         `key_data`, uint32: (seed, worker, step).
         """
-        return self.once(
-            ("step", local_update, step_buffers(local_update, requires), donate),
-            lambda: jax.jit(
-                self.step_fn(local_update, requires),
-                donate_argnums=(0,) if donate else (),
-            ),
-        )
+        return self._stepping(self.step_fn, local_update, requires, donate=donate)
 
     def steps(
         self,
@@ -122,33 +112,55 @@ class Programs:
 
         As `step`, with all K steps in one program: a loop, or `unrolled`.
         """
-        return self.once(
-            (
-                "steps",
-                local_update,
-                step_buffers(local_update, requires),
-                unrolled,
-                donate,
-            ),
-            lambda: jax.jit(
-                self._steps_fn(local_update, requires, unrolled=unrolled),
-                donate_argnums=(0,) if donate else (),
-            ),
-        )
+        make = self._unrolled_fn if unrolled else self._steps_fn
+        return self._stepping(make, local_update, requires, donate=donate)
 
     def vmapped(
-        self,
-        local_update: LocalUpdate,
-        requires: Requires,
-        *,
-        donate: bool = True,
+        self, local_update: LocalUpdate, requires: Requires, *, donate: bool = True
     ) -> Callable:
         """(replicas, batches [n, K, ...], learning rates [n], key_data [n, K, 3])
         -> (replicas, losses [n, K, B], means [n]).
 
         As `steps`, for n workers in one program.
         """
-        several = over_workers(self._steps_fn(local_update, requires, unrolled=False))
+        return self._stepping(self._vmapped_fn, local_update, requires, donate=donate)
+
+    def _stepping(
+        self, make: Callable, local_update: LocalUpdate, requires: Requires, *, donate
+    ) -> Callable:
+        """The jitted `make(...)`, shared by merges whose buffers steps do not update."""
+        buffers = step_buffers(local_update, requires)
+        return self.once(
+            (make.__name__, local_update, buffers, donate),
+            lambda: jax.jit(
+                make(local_update, buffers), donate_argnums=(0,) if donate else ()
+            ),
+        )
+
+    def _unrolled_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
+        return self._steps_fn(local_update, requires, unrolled=True)
+
+    def _steps_fn(
+        self, local_update: LocalUpdate, requires: Requires, *, unrolled: bool = False
+    ) -> Callable:
+        step = self.step_fn(local_update, requires)
+
+        def steps(replica: Replica, batches: Batch, rate: jax.Array, key_data: Any):
+            def body(replica: Replica, inputs: tuple) -> tuple[Replica, tuple]:
+                batch, own = inputs
+                replica, losses, mean = step(replica, batch, rate, own)
+                return replica, (losses, mean)
+
+            number = key_data.shape[0] if unrolled else 1
+            replica, (losses, means) = jax.lax.scan(
+                body, replica, (batches, key_data), unroll=number
+            )
+            return replica, losses, means[-1]
+
+        return steps
+
+    def _vmapped_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
+        several = over_workers(self._steps_fn(local_update, requires))
 
         def vmapped(replicas: tuple[Replica, ...], *rest: Any) -> tuple:
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
@@ -159,34 +171,7 @@ class Programs:
             ]
             return tuple(after), losses, means
 
-        return self.once(
-            ("vmapped", local_update, step_buffers(local_update, requires), donate),
-            lambda: jax.jit(vmapped, donate_argnums=(0,) if donate else ()),
-        )
-
-    def _steps_fn(
-        self, local_update: LocalUpdate, requires: Requires, *, unrolled: bool
-    ) -> Callable:
-        step = self.step_fn(local_update, requires)
-
-        def steps(
-            replica: Replica,
-            batches: Batch,
-            learning_rate: jax.Array,
-            key_data: jax.Array,
-        ):
-            def body(replica: Replica, inputs: tuple) -> tuple[Replica, tuple]:
-                batch, own = inputs
-                replica, losses, mean = step(replica, batch, learning_rate, own)
-                return replica, (losses, mean)
-
-            number = key_data.shape[0] if unrolled else 1
-            replica, (losses, means) = jax.lax.scan(
-                body, replica, (batches, key_data), unroll=number
-            )
-            return replica, losses, means[-1]
-
-        return steps
+        return vmapped
 
     def replica(self, local_update: LocalUpdate, requires: Requires) -> Callable:
         """(params, model state) -> a new replica, in its own device buffers.
@@ -205,15 +190,10 @@ class Programs:
         """As `step`, not jitted: for use inside a larger program."""
         keyed_step = self.keyed_step_fn(local_update, requires)
 
-        def step(
-            replica: Replica,
-            batch: Batch,
-            learning_rate: jax.Array,
-            key_data: jax.Array,
-        ):
+        def step(replica: Replica, batch: Batch, rate: jax.Array, key_data: jax.Array):
             seed, worker, number = key_data
             key = step_key(jax.random.key(seed), worker, number)
-            return keyed_step(replica, batch, learning_rate, key)
+            return keyed_step(replica, batch, rate, key)
 
         return step
 
@@ -221,11 +201,9 @@ class Programs:
         """As `step_fn`, with the step's random key itself in place of `key_data`."""
         stepping = with_buffers(local_update, requires)
 
-        def step(
-            replica: Replica, batch: Batch, learning_rate: jax.Array, key: jax.Array
-        ):
+        def step(replica: Replica, batch: Batch, rate: jax.Array, key: jax.Array):
             grad_fn = make_grad_fn(self.task, key)
-            replica, losses = stepping.step(replica, batch, learning_rate, grad_fn)
+            replica, losses = stepping.step(replica, batch, rate, grad_fn)
             return replica, losses, jnp.sum(losses * batch.weight) / batch.count
 
         return step
@@ -237,12 +215,15 @@ class Programs:
         workers, whose steps still read them.
         """
 
-        def make() -> Callable:
-            shared = MergeProperty.UPDATES_BUSY_WORKERS in merge.properties
-            donated = (0,) if shared else (0, 1)
-            return jax.jit(merge_fn(merge), static_argnums=3, donate_argnums=donated)
-
-        return self.once(("merge", merge), make)
+        shared = MergeProperty.UPDATES_BUSY_WORKERS in merge.properties
+        return self.once(
+            ("merge", merge),
+            lambda: jax.jit(
+                merge_fn(merge),
+                static_argnums=3,
+                donate_argnums=(0,) if shared else (0, 1),
+            ),
+        )
 
     def state(self, merge: Merge) -> Callable:
         """(params, model state) -> the merge's initial state, in its own buffers."""
@@ -262,28 +243,27 @@ class Programs:
 
     def fetch(self, merge: Merge) -> Callable:
         """(state, replicas) -> replicas with the merge's model; they are donated."""
-
         return self.once(
             ("fetch", merge), lambda: jax.jit(fetch_fn(merge), donate_argnums=1)
         )
 
     def as_member(self, merge: Merge) -> Callable:
         """(state) -> the node as a replica for its parent node, in its own buffers."""
-        if merge.as_member is None or merge.from_parent is None:
+        of = merge.as_member
+        if of is None or merge.from_parent is None:
             raise ValueError(
                 "a node of a tree merges into its parent node, but its merge has no "
                 "`as_member` and `from_parent`: use another merge (average, "
                 "normalized, sma, hierarchical)"
             )
-        of = merge.as_member
         return self.once(
             ("member", merge), lambda: jax.jit(lambda state: tree.copies(of(state)))
         )
 
     def from_parent(self, merge: Merge) -> Callable:
         """(state, replica) -> the node's state after its parent's merge."""
-        assert merge.from_parent is not None  # checked in `member`, called before
         adopt = merge.from_parent
+        assert adopt is not None  # checked in `as_member`, called before
         return self.once(("adopt", merge), lambda: jax.jit(adopt))
 
     def evaluate_all_fn(
@@ -369,23 +349,20 @@ def check_in(now: Replica, before: Replica, after: Replica) -> Replica:
 
     The steps led from `before` to `after`, while merges led from `before` to `now`.
     """
-
-    def both(now: jax.Array, before: jax.Array, after: jax.Array) -> jax.Array:
-        return now + (after - before)
-
-    carried = (
-        {"round_start": now.carry["round_start"]} if "round_start" in now.carry else {}
-    )
-    model_state = tree.map_floats(
-        both, now.model_state, before.model_state, after.model_state
+    params, model_state = (
+        tree.map_floats(lambda now, before, after: now + (after - before), *trees)
+        for trees in zip(now[:2], before[:2], after[:2], strict=True)
     )
     counters = map(
         jnp.maximum, counters_of(now.model_state), counters_of(after.model_state)
     )
+    carry = after.carry
+    if "round_start" in now.carry:
+        carry = {**carry, "round_start": now.carry["round_start"]}
     return after._replace(
-        params=tree.map_floats(both, now.params, before.params, after.params),
+        params=params,
         model_state=with_counters(model_state, tuple(counters)),
-        carry={**after.carry, **carried},
+        carry=carry,
     )
 
 

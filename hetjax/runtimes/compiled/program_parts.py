@@ -39,6 +39,22 @@ class Parts(NamedTuple):
         """Whether merges may change a replica during its round."""
         return MergeProperty.UPDATES_BUSY_WORKERS in self.merges[0].properties
 
+    def changing(self, leaves: list[Any]) -> list[Any]:
+        """Return the leaves of a replica that steps change."""
+        return [x for x, moves in zip(leaves, self.changes, strict=True) if moves]
+
+    def merged(self, before: list[Any], changed: list[Any]) -> list[Any]:
+        """Return all leaves: the changed ones, and the others from `before`."""
+        new = iter(changed)
+        pairs = zip(before, self.changes, strict=True)
+        return [next(new) if moves else x for x, moves in pairs]
+
+    def with_changed(self, run_state: "RunState", changed: list[Any]) -> "RunState":
+        """Return the run state with the stacked leaves that steps change replaced."""
+        leaves, structure = jax.tree.flatten(run_state.replicas)
+        replicas = structure.unflatten(self.merged(leaves, changed))
+        return run_state._replace(replicas=replicas)
+
     def model(self, states: "States", like: PyTree) -> PyTree:
         """Return the root's (params, model state), in the dtypes of `like`."""
         return tree.cast_like(self.merges[-1].model(self.state(states, -1, 0)), like)
