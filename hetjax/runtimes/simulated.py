@@ -2,7 +2,6 @@
 
 import os
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -101,11 +100,7 @@ def _compiled(
     """Return the player of a compiled run on a device."""
     at = None if device == default_device() else device
     rows = rows_on(job, at) if on_device else HostRows(job.train, strategy.batch_size)
-    make = (
-        CompiledPlayer
-        if job.variants is None
-        else partial(SideBySidePlayer, variants=job.variants)
-    )
+    make = CompiledPlayer if job.variants is None else SideBySidePlayer
     return make(
         strategy,
         job,

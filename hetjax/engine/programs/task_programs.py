@@ -39,15 +39,23 @@ class Programs:
         self.finite = jax.jit(tree.all_finite)
         self.check_in = jax.jit(check_in, donate_argnums=0)
 
-    @cached_property
-    def _model_state(self) -> ModelState:
-        """Shapes and dtypes of the model state."""
-        return jax.eval_shape(self.task.init, jax.random.key(0))[1]
+    @property
+    def model_like(self) -> tuple[Params, ModelState]:
+        """The shapes and dtypes of a model."""
+        return jax.eval_shape(self.task.init, jax.random.key(0))
+
+    def replica_like(self, local_update: LocalUpdate, requires: Requires) -> Replica:
+        """Return the shapes and dtypes of a replica."""
+        return jax.eval_shape(self.replica(local_update, requires), *self.model_like)
 
     @cached_property
     def has_statistics(self) -> bool:
         """Whether the model has state that padded examples would change."""
-        return any(tree.is_float(leaf) for leaf in jax.tree.leaves(self._model_state))
+        return any(tree.is_float(leaf) for leaf in jax.tree.leaves(self.model_like[1]))
+
+    @cached_property
+    def _counters(self) -> tuple[int, ...]:
+        return places_of(self.model_like[1])
 
     @property
     def exact(self) -> bool:
@@ -56,7 +64,7 @@ class Programs:
 
     def merges_of(self, strategy: Strategy) -> tuple[Merge, ...]:
         """Return the strategy's merges; they count if the model state has counters."""
-        places = places_of(self._model_state)
+        places = self._counters
         if not places:
             return strategy.merges
         return tuple(

@@ -8,7 +8,7 @@ nodes, gossip, and servers that workers visit one by one.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -160,14 +160,10 @@ class Stretch:
     ) -> None:
         """Add a merge or another operation, to follow the rounds of workers `after`."""
         if not self._working.isdisjoint(after):
-            self._end()
+            self.ends.append((len(self.merges), len(self.rounds)))
+            self._working.clear()
         self.merges.append((kind, node, *members))
         self.stats.append(stats)
-
-    def _end(self) -> None:
-        """End the superstep."""
-        self.ends.append((len(self.merges), len(self.rounds)))
-        self._working.clear()
 
     def supersteps(self) -> Iterator[tuple[range, range]]:
         """Yield the indices of the merges and of the rounds of each superstep."""
@@ -175,3 +171,18 @@ class Stretch:
         for merges, rounds in [*self.ends, (len(self.merges), len(self.rounds))]:
             yield range(merge, merges), range(first, rounds)
             merge, first = merges, rounds
+
+
+class UnavailableMetrics(dict[str, float]):
+    """Metrics of an evaluation that raise an error when they are read."""
+
+    def __init__(self, error: Exception):
+        """`error` is raised by every access."""
+        super().__init__()
+        self._error = error
+
+    def _read(self, *args: Any) -> NoReturn:
+        raise self._error
+
+    __getitem__ = __contains__ = __iter__ = __len__ = _read  # pyright: ignore
+    get = keys = values = items = _read  # pyright: ignore

@@ -34,8 +34,7 @@ class Operations:
 
     def __init__(self, context: Context):
         self._context, self._parts = context, context.parts
-        init = context.parts.programs.task.init
-        self._like = jax.eval_shape(init, jax.random.key(0))
+        self._like = context.parts.programs.model_like
 
     def play_line(self, i: Any, run_state: RunState) -> RunState:
         """Carry out operation i of the table of merges."""

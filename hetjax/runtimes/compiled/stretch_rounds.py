@@ -30,11 +30,9 @@ class Rounds:
 
     def __init__(self, context: Context):
         self._context, self._parts = context, context.parts
-        programs, local = self._parts.programs, self._parts.local
-        self._step = programs.keyed_step_fn(local, self._parts.requires)
-        model = jax.eval_shape(programs.task.init, jax.random.key(0))
-        begin = programs.replica(local, self._parts.requires)
-        self._replica = jax.eval_shape(begin, *model)
+        like = self._parts.local, self._parts.requires
+        self._step = self._parts.programs.keyed_step_fn(*like)
+        self._replica = self._parts.programs.replica_like(*like)
 
     def line(self, i: Any) -> tuple[Any, Any]:
         """Return line i of the tables of rounds and of their learning rates."""
