@@ -7,28 +7,22 @@ the run, its checkpoints, and its trace.
 
 import gc
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import jax
-
 from hetjax.checkpoint.checkpoint_manager import CheckpointManager
-from hetjax.checkpointable import Leaves
-from hetjax.data.batching import nonzeros_counter
 from hetjax.engine import tape
 from hetjax.engine.capabilities import PlaysAhead, RoundNotFinite
-from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.interruption import INTERRUPTED, interruptible
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import Clock, EvaluatedModel, Runtime, Traits
+from hetjax.engine.job_writer import writer_of
+from hetjax.engine.protocols import EvaluatedModel, Runtime
 from hetjax.engine.records.history import History
-from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.rollback import Rollback
 from hetjax.engine.run_records import RunRecords
 from hetjax.engine.snapshots import Snapshots
-from hetjax.engine.tape_writer import TapeWriter
+from hetjax.engine.whole_run import WholeRun
 from hetjax.machine import (
     Arrival,
     Event,
@@ -38,12 +32,9 @@ from hetjax.machine import (
     RunEnded,
     Slow,
     Timer,
-    WorkerInfo,
 )
 from hetjax.schedule.types import Actions, Policy
 from hetjax.strategies.types import Strategy
-
-LONG = 10.0  # [s] of evaluations after which a run may warn that they take long
 
 
 class Loop:
@@ -78,7 +69,7 @@ class Loop:
         self._clock, self._player = runtime.clock, runtime.player
         self._record = runtime.recorder.write if runtime.recorder else None
         self._snapshots: Snapshots | None = None
-        self._warned, self._began = False, time.perf_counter()
+        self._began = time.perf_counter()
         self._rollback: Rollback | None = None  # for a player that plays ahead
 
     def run(self) -> History:
@@ -137,19 +128,17 @@ class Loop:
         """Make the first model, the writer, the records, and the handlers."""
         strategy, job, player = self._strategy, self._job, self._player
         player.open()
-        workers = self._clock.workers
-        ledger = ledger_of(strategy, workers)
-        self._records = records = RunRecords(
-            self._name, strategy, job, self._runtime, ledger, self._on_eval
-        )
         self._writer = writer_of(
             strategy,
             job,
             self._clock,
-            ledger,
+            player.traits,
             policy=self._policy,
-            traits=player.traits,
-            stopped=lambda: records.history.stopped,
+            stopped=lambda: self._records.history.stopped,
+        )
+        ledger = self._writer.ledger
+        self._records = records = RunRecords(
+            self._name, strategy, job, self._runtime, ledger, self._on_eval
         )
         self._handlers = {
             **dict.fromkeys((Actions, Merged, Timer), lambda entry: None),
@@ -169,6 +158,7 @@ class Loop:
     def _begin(self) -> None:
         """Begin, or continue from what was saved."""
         support, saved = self._runtime.checkpoints, self._saved
+        self._whole_run = WholeRun(self._runtime, self._writer, self._records)
         if self._manager is not None and support is not None:
             # a player that is ahead is saved between events
             rests = self._strategy.policy.bulk_synchronous and not support.whole
@@ -176,16 +166,13 @@ class Loop:
                 self._manager,
                 support,
                 self._player,
-                self.save,
+                self._save,
                 rests=rests,
                 snapshot_due=self._runtime.coordination.snapshot_due,
             )
         begin = self._writer.begin
-        if saved is not None and saved["run"]["machine"] == self._machine:
-            self._load(saved)
+        if saved is not None and self._whole_run.continue_from(saved):
             begin = self._writer.resume
-        elif saved is not None:
-            self._load_for_others(saved["run"])
         if self._runtime.real:
             self._clock.begin()
         self._carry_out(begin())
@@ -275,30 +262,13 @@ class Loop:
         play = self._player.plays[tape.EvaluateRoot]
         if not self._runtime.real:
             seen = play(entry)
-            if not self._warned:
-                self._warned = self._warn_if_slow(self._player.evaluator.seconds)
+            self._player.evaluator.warn_if_slow(self._began)
             return seen
         with self._clock.paused():
             if self._runtime.recorder is not None:
                 self._runtime.recorder.flush()
             model, metrics = play(entry)
             return EvaluatedModel(model, self._runtime.coordination.share(metrics))
-
-    def _warn_if_slow(self, evaluating: float) -> bool:
-        """Warn if evaluations take longer than training; return whether they do."""
-        training = time.perf_counter() - self._began - evaluating
-        if evaluating < max(LONG, training):
-            return False
-        job, half = self._job, (evaluating - training) / (2 * evaluating)
-        examples = max(1, int(half * job.num_test))
-        evals = max(1, int(half * (len(job.instants) - 1)))
-        warnings.warn(
-            f"{self._name}: evaluations have taken {evaluating:.0f} s so far, and the "
-            f"training {training:.0f} s: eval_examples={examples} or num_evals={evals} "
-            "would halve the time of the run",
-            stacklevel=2,
-        )
-        return True
 
     def _evaluated(self, point: tape.EvaluationDone) -> dict[str, float]:
         """Record an evaluation, after the run can no longer roll back behind it.
@@ -342,109 +312,11 @@ class Loop:
         here = self._rollback is None or self._rollback.is_here
         return here and self._snapshots.is_done(*self._progress)
 
-    def save(self) -> dict[str, Any]:
+    def _save(self) -> dict[str, Any]:
         """Return the run between two events, without the rounds in flight."""
         if tape.Synchronize in self._player.plays:
             self._synchronize(tape.Synchronize())
-        held = [
-            (time, Leaves(jax.tree.leaves(seen.model)), seen.metrics)
-            for time, seen in self._writer.held
-        ]
-        found = {
-            "machine": self._machine,
-            "writer": self._writer.save(),
-            "held": held,
-            "player": self._player.save(),
-            "records": self._records.save(),
-            "clock": self._clock.save(),
-        }
-        if self._runtime.recorder is not None:
-            found["tape"] = self._runtime.recorder.save()
-        return found
-
-    @property
-    def _machine(self) -> list[Any]:
-        """The workers' names and the kind of machine, which a snapshot has to fit."""
-        assert self._runtime.checkpoints is not None  # else there are no snapshots
-        names = [w.name for w in self._clock.workers]
-        return [names, self._runtime.checkpoints.kind]
-
-    def _load(self, saved: dict[str, Any]) -> None:
-        """Continue from a snapshot: what `save` returned, and outcomes of rounds."""
-        clock, player, run = self._clock, self._player, saved["run"]
-        player.load(run["player"])
-        self._writer.load(run["writer"])
-        self._writer.held.extend(
-            (time, EvaluatedModel(player.model_of(leaves), metrics))
-            for time, leaves, metrics in run["held"]
-        )
-        self._records.load(run["records"])
-        clock.load(run["clock"])
-        if self._runtime.recorder is not None:
-            self._runtime.recorder.load(run["tape"], clock.now)
-        for worker in sorted(clock.roster.working):
-            fields = saved.get(f"outcome {worker}")  # None: the player has it
-            if fields:
-                player.load_outcome(worker, fields)
-            if self._runtime.real:
-                clock.resume_round(worker, fields and fields["arrival"])
-
-    def _load_for_others(self, run: dict[str, Any]) -> None:
-        """Continue with other workers: the policy begins again at the root's model."""
-        names, _ = run["machine"]
-        self._player.load_root(run["player"]["root"])
-        self._writer.load_for_others(run["writer"])
-        self._records.load_for_others(run["records"], names)
-        self._clock.start_at(self._records.history.duration)
-        if self._runtime.recorder is not None:
-            self._runtime.recorder.start_at(self._clock.now)
-
-
-def ledger_of(strategy: Strategy, workers: tuple[WorkerInfo, ...]) -> Ledger:
-    """The ledger of a run of a strategy."""
-    overwrites = "grad_sum" in strategy.local.provides
-    summed = any("grad_sum" in merge.requires for merge in strategy.merges)
-    return Ledger(
-        workers,
-        strategy.policy.topology(workers),
-        overwrites=overwrites,
-        accrues=summed and not overwrites,
-    )
-
-
-def writer_of(
-    strategy: Strategy,
-    job: Job,
-    clock: Clock,
-    ledger: Ledger,
-    *,
-    policy: Policy,
-    traits: Traits,
-    stopped: Callable[[], object],
-) -> TapeWriter:
-    """The writer of a job's tape; see `TapeWriter` for `policy` and `stopped`."""
-    workers = clock.workers
-    examples = Examples(
-        strategy.sampler,
-        workers,
-        len(job.train),
-        job.schedule,
-        nonzeros_counter(job.train),
-    )
-    return TapeWriter(
-        policy,
-        clock,
-        examples,
-        ledger,
-        strategy.policy.topology(workers),
-        num_examples=len(job.train),
-        learning_rate=strategy.learning_rate,
-        traits=traits,
-        instants=job.instants,
-        num_held_out=job.num_held_out,
-        stops_if_lost=job.on_lost_worker == "stop",
-        stopped=stopped,
-    )
+        return self._whole_run.save()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.engine import tape
 from hetjax.engine.job import Job
-from hetjax.engine.loop import ledger_of, writer_of
+from hetjax.engine.job_writer import writer_of
 from hetjax.engine.protocols import EvaluatedModel
 from hetjax.machine import ROOT, Machine, MergeOp, SimulatedClock, WorkerInfo
 from hetjax.runtimes.compiled.program_parts import NodeIndices, Parts, parts_of
@@ -194,15 +194,7 @@ def schedule_run(
         # metrics are measured when the merge is played
         tape.MeasureMembers: lambda e: [0.0] * len(members_of(e.action)),
     }
-    writer = writer_of(
-        strategy,
-        job,
-        clock,
-        ledger_of(strategy, workers),
-        policy=strategy.policy,
-        traits=collector.traits,
-        stopped=lambda: False,
-    )
+    writer = writer_of(strategy, job, clock, collector.traits)
     evals: list[int] = []
     seconds: list[float] = []
     lines: list[ScheduleLine] = []
