@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from hetjax import tree
+from hetjax.arguments import checked
 from hetjax.data.batching import Batch
-from hetjax.engine.programs.task_programs import Programs, applied, step_key
+from hetjax.engine.programs.merge_functions import applied
+from hetjax.engine.programs.task_programs import Programs, step_key
 from hetjax.machine.types import PUSH_FETCH
 from hetjax.merge.group import Group, unstacked
 from hetjax.merge.types import Merge, MergeProperty
@@ -20,7 +22,6 @@ from hetjax.strategies.types import Strategy
 from hetjax.tasks.task_checks import model_like, trainable_shapes
 from hetjax.tasks.types import Task
 from hetjax.tree import MergeState, ModelState, Params, PyTree
-from hetjax.arguments import checked
 
 
 class RoundState(NamedTuple):

@@ -150,7 +150,7 @@ def _play(
 
     clock = runtime.clock
     bar.begin(f"{number} x {job.name}", number * job.instants[-1])
-    loop = Loop(job.name, strategy, job, runtime, each)
+    loop = Loop(strategy, job, runtime, each)
     with bar.following(lambda: number * clock.now):
         history = loop.run()
     if not history.interrupted:

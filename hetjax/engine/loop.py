@@ -42,7 +42,6 @@ class Loop:
 
     def __init__(
         self,
-        name: str,
         strategy: Strategy,
         job: Job,
         runtime: Runtime,
@@ -60,11 +59,11 @@ class Loop:
         self._manager, self._saved = manager, saved
         if runtime.checkpoints is None and manager is not None:
             raise ValueError(
-                f"{name}: runs on this machine cannot be checkpointed: leave out "
+                f"{job.name}: runs on this machine cannot be checkpointed: leave out "
                 "checkpoint="
             )
         self._policy = policy or strategy.policy
-        self._name, self._strategy, self._job = name, strategy, job
+        self._strategy, self._job = strategy, job
         self._runtime, self._on_eval = runtime, on_eval
         self._clock, self._player = runtime.clock, runtime.player
         self._record = runtime.recorder.write if runtime.recorder else None
@@ -138,7 +137,7 @@ class Loop:
         )
         ledger = self._writer.ledger
         self._records = records = RunRecords(
-            self._name, strategy, job, self._runtime, ledger, self._on_eval
+            strategy, job, self._runtime, ledger, self._on_eval
         )
         self._handlers = {
             **dict.fromkeys((Actions, Merged, Timer), lambda entry: None),

@@ -51,7 +51,10 @@ class WholeRun(NamedTuple):
         recorder = self.runtime.recorder
         if run["machine"] != self._machine:
             player.load_root(run["player"]["root"])
-            self.writer.load_for_others(run["writer"])
+            writer, before = self.writer, run["writer"]
+            writer.examples.load_for_others(before["examples"])
+            writer.ledger.load_for_others(before["ledger"])
+            writer.due = before["due"]
             self.records.load_for_others(run["records"], run["machine"][0])
             clock.start_at(self.records.history.duration)
             if recorder is not None:

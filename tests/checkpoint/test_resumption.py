@@ -276,7 +276,7 @@ def opened_loop():
     runs = session(p.task, p.data, machine, 0.01)
     job = runs.job(strategy.name, strategy, 0)
     runtime = open_runtime(machine, strategy, job)
-    loop = Loop(strategy.name, strategy, job, runtime, lambda point: "")
+    loop = Loop(strategy, job, runtime, lambda point: "")
     loop.run()
     return loop
 

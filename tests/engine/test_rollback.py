@@ -84,7 +84,7 @@ def opened(trouble):
     """The loop of a compiled run, whose marks and ways back are counted."""
     made, runs = strategy("async_sgd", 6), runs_of("mlp", trouble)
     job = runs.job("", made, 0)._replace(compiled=True)
-    return Loop("", made, job, open_runtime(runs.machine, made, job), lambda point: "")
+    return Loop(made, job, open_runtime(runs.machine, made, job), lambda point: "")
 
 
 @pytest.mark.parametrize("trouble", ["", "reset"])

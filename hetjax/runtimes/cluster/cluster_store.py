@@ -19,7 +19,7 @@ from hetjax import tree
 from hetjax.checkpointable import Leaves
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
-from hetjax.engine.programs.task_programs import fetch_fn, merge_fn
+from hetjax.engine.programs.merge_functions import fetch_fn, merge_fn
 from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.engine.replica_store import Model, ReplicaStore
 from hetjax.engine.tape import GatherReplicas

@@ -148,7 +148,7 @@ def _copied_leaves(parts: Parts) -> tuple[bool, ...]:
     If rounds run side by side, a round may run after such merges and needs copies of
     all leaves. If they run in turn, a round runs at once; its check-in needs copies of
     the leaves that both the round and merges may change (see
-    `hetjax.engine.programs.task_programs.check_in`), and of buffers that steps leave
+    `hetjax.engine.programs.merge_functions.check_in`), and of buffers that steps leave
     unchanged.
     """
     if parts.vmapped:

@@ -21,6 +21,7 @@ from hetjax.metric_mode import better
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
 from hetjax.runtimes.compiled.stacks import tree_row
 from hetjax.runtimes.compiled.stretch import PendingOutcome, UnavailableMetrics
+from hetjax.runtimes.compiled.stretch_launcher import MeansOfRuns
 
 
 class DiffersBetweenRuns(Exception):
@@ -56,7 +57,8 @@ class SideBySidePlayer(CompiledPlayer):
     def policy_metrics(self, seen: EvaluatedModel, metrics: Any) -> UnavailableMetrics:
         """Record every run's metrics, and its mean loss since the last evaluation."""
         assert isinstance(seen, _EvaluatedRuns)
-        losses = [o.mean.every for o in self._since if o.steps]
+        every = [o.mean for o in self._since if o.steps]
+        losses = [mean.every for mean in every if isinstance(mean, MeansOfRuns)]
         self._since = []
         means = np.zeros(self.num_runs)
         for each in losses:  # in the order of a single run, to the bit

@@ -152,13 +152,11 @@ class StretchLauncher:
     def read(self) -> None:
         """Read the results of all launched stretches."""
         for results, stretch, groups in self.launched:
-            self._read(*jax.device_get(results), stretch, groups)
+            self._read(jax.device_get(results), stretch, groups)
         self.launched = []
 
-    def _read(
-        self, means: Any, finite: Any, losses: Any, stretch: Stretch, groups: Any
-    ) -> None:
-        n = len(stretch.rounds)
+    def _read(self, results: StretchResults, stretch: Stretch, groups: Any) -> None:
+        (means, finite, losses), n = results, len(stretch.rounds)
         place: Any = np.arange(n)
         if groups is not None and n:
             order, group, lane = group_positions(groups)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hetjax.engine.programs.task_programs import applied, check_in, fetch_fn
+from hetjax.engine.programs.merge_functions import applied, check_in, fetch_fn
 from hetjax.local import with_merge_buffers
 from hetjax.machine.types import MergeOp
 from hetjax.merge.group import Group

@@ -16,7 +16,8 @@ import numpy as np
 from jax import lax
 
 from hetjax.data.batching import Batch
-from hetjax.engine.programs.task_programs import Programs, applied
+from hetjax.engine.programs.merge_functions import applied
+from hetjax.engine.programs.task_programs import Programs
 from hetjax.local import LocalUpdate
 from hetjax.machine import ROOT, MergeAction, MergeOp, Topology
 from hetjax.merge.group import Group
