@@ -78,7 +78,7 @@ def numbers_per_example(programs: Programs, split: Split) -> int:
     The program is traced for two and for four examples; it is not compiled.
     """
     task = programs.task
-    model = jax.eval_shape(task.init, jax.random.key(0))
+    model = programs.model_like
     of_two, of_four = (
         _sizes(jax.make_jaxpr(task.metrics)(*model, batch_of(split, size)).jaxpr)
         for size in (2, 4)

@@ -201,7 +201,7 @@ class CompiledPlayer:
         stretches = [collector.stretch, *(s for _, s, _ in self.launcher.launched)]
         outcomes = [o for stretch in stretches for o in stretch.outcomes]
         for outcome in (*outcomes, *collector.running.values()):
-            outcome.detach()
+            outcome.synchronize = None
         return []
 
     # -- mark and undo -----------------------------------------------------------------

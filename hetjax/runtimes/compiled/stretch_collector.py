@@ -120,8 +120,8 @@ class StretchCollector:
         outcome = PendingOutcome(
             rows if self.parts.records_losses else (),
             self._padded(rows),
+            len(rows),
             synchronize,
-            steps=len(rows),
         )
         stretch = self.stretch  # after `_add`, which may launch the previous one
         stretch.add_round(worker, rows, r.first_step, float(r.learning_rate), outcome)

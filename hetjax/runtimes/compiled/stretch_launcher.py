@@ -176,7 +176,7 @@ class StretchLauncher:
             if self.parts.records_losses:
                 _, start, steps, _, size = stretch.rounds[i]
                 own = losses[start : start + steps, :size]
-            outcome.set_numbers(mean, fine, own)
+            outcome.numbers = mean, fine, own
 
 
 class MeansOfRuns(float):
