@@ -21,11 +21,9 @@ from hetjax.engine.protocols import EvaluatedModel, Runtime
 from hetjax.engine.records.history import History
 from hetjax.engine.rollback import Rollback
 from hetjax.engine.run_records import RunRecords
-from hetjax.engine.snapshots import Snapshots
-from hetjax.engine.whole_run import WholeRun
+from hetjax.engine.snapshots import Snapshots, WholeRun
 from hetjax.machine import (
     Arrival,
-    Event,
     Join,
     Leave,
     Merged,
@@ -67,7 +65,6 @@ class Loop:
         self._runtime, self._on_eval = runtime, on_eval
         self._clock, self._player = runtime.clock, runtime.player
         self._record = runtime.recorder.write if runtime.recorder else None
-        self._snapshots: Snapshots | None = None
         self._began = time.perf_counter()
         self._rollback: Rollback | None = None  # for a player that plays ahead
 
@@ -91,8 +88,9 @@ class Loop:
             except RunEnded as ended:
                 self._records.stop(str(ended))
             except Exception as error:  # of the policy, a schedule, a merge, ...
-                if not self._has_results():
-                    raise
+                records = getattr(self, "_records", None)
+                if records is None or not records.history.evals:
+                    raise  # there are no results that it must not lose
                 self._records.fail(error)
                 in_step = False
             except BaseException as error:
@@ -108,20 +106,11 @@ class Loop:
         history = self._records.history
         compiled = compilations.seconds - compiled
         history.host_seconds = time.perf_counter() - began - compiled
-        self._break_cycles()
+        # without reference cycles, all arrays of the run are freed now
+        self._snapshots.close()
+        del self._snapshots
+        self._handlers, self._rollback, self._player.plays = {}, None, {}
         return history
-
-    def _break_cycles(self) -> None:
-        """Break reference cycles, so that all arrays of the run are freed now."""
-        if self._snapshots is not None:
-            self._snapshots.close()
-        self._handlers, self._rollback, self._snapshots = {}, None, None
-        self._player.plays = {}
-
-    def _has_results(self) -> bool:
-        """Whether there is an evaluation that an exception must not lose."""
-        records = getattr(self, "_records", None)
-        return records is not None and bool(records.history.evals)
 
     def _open(self) -> None:
         """Make the first model, the writer, the records, and the handlers."""
@@ -156,21 +145,11 @@ class Loop:
 
     def _begin(self) -> None:
         """Begin, or continue from what was saved."""
-        support, saved = self._runtime.checkpoints, self._saved
-        self._whole_run = WholeRun(self._runtime, self._writer, self._records)
-        if self._manager is not None and support is not None:
-            # a player that is ahead is saved between events
-            rests = self._strategy.policy.bulk_synchronous and not support.whole
-            self._snapshots = Snapshots(
-                self._manager,
-                support,
-                self._player,
-                self._save,
-                rests=rests,
-                snapshot_due=self._runtime.coordination.snapshot_due,
-            )
+        run = WholeRun(self._runtime, self._writer, self._records)
+        rests = self._strategy.policy.bulk_synchronous
+        self._snapshots = Snapshots(self._manager, run, rests=rests)
         begin = self._writer.begin
-        if saved is not None and self._whole_run.continue_from(saved):
+        if self._saved is not None and run.continue_from(self._saved):
             begin = self._writer.resume
         if self._runtime.real:
             self._clock.begin()
@@ -205,25 +184,24 @@ class Loop:
 
     def _turn(self) -> bool:
         """Handle an event; False if none is due, or the run is over."""
-        rollback = self._rollback
-        if not self._over and (rollback is None or rollback.is_here):
-            self._take_snapshot_if_due()
-        if not self._over and self._interrupted() and self._may_end():
-            self._records.stop(INTERRUPTED)
+        rollback, snapshots = self._rollback, self._snapshots
+        here = rollback is None or rollback.is_here
+        if not self._over and here:
+            snapshots.between_events()
+        if not self._over and self._interrupted():
+            if self._manager is None or (here and snapshots.is_done()):
+                self._records.stop(INTERRUPTED)
         event = None if self._over else self._clock.next()
         if event is None:
             if rollback is not None:
                 rollback.synchronize()
             return False
-        self._handle(event)
+        self._records.history.duration = event.time
+        self._carry_out(self._writer.handle(event))
         self._player.flush()
         if rollback is not None:
             rollback.handled()
         return True
-
-    def _handle(self, event: Event) -> None:
-        self._records.history.duration = event.time
-        self._carry_out(self._writer.handle(event))
 
     # -- what is written ---------------------------------------------------------------
 
@@ -253,8 +231,7 @@ class Loop:
 
     def _discarded(self, entry: tape.DiscardRound) -> None:
         self._player.plays[tape.DiscardRound](entry)
-        if self._snapshots is not None:
-            self._snapshots.lost(entry.worker)
+        self._snapshots.lost(entry.worker)
 
     def _evaluate(self, entry: tape.EvaluateRoot) -> EvaluatedModel:
         """Evaluate while the clock stands still; process 0 decides on the metrics."""
@@ -281,41 +258,13 @@ class Loop:
             return metrics
         return self._player.policy_metrics(point.seen, metrics)
 
+    def _merges_done(self, entry: tape.MergesDone) -> None:
+        if self._rollback is None:
+            self._snapshots.between_rounds()
+
     def _synchronize(self, entry: tape.Synchronize) -> None:
         self._player.plays[tape.Synchronize](entry)
         self._records.check_losses()
-
-    # -- checkpoints -------------------------------------------------------------------
-
-    def _merges_done(self, entry: tape.MergesDone) -> None:
-        """Take a snapshot if one is due and no round is in flight."""
-        if self._snapshots is not None and self._rollback is None:
-            self._snapshots.between_rounds(*self._progress)
-
-    def _take_snapshot_if_due(self) -> None:
-        """Take a snapshot if one is due."""
-        if self._snapshots is not None:
-            self._snapshots.between_events(*self._progress)
-            if self._snapshots.problem:
-                self._records.stop(self._snapshots.problem)
-
-    @property
-    def _progress(self) -> tuple[int, frozenset[int]]:
-        """The number of evaluations, and the workers that have a local round."""
-        return len(self._records.history.evals), self._clock.roster.working
-
-    def _may_end(self) -> bool:
-        """Whether an interrupted run may end: its last checkpoint is complete."""
-        if self._snapshots is None:
-            return True
-        here = self._rollback is None or self._rollback.is_here
-        return here and self._snapshots.is_done(*self._progress)
-
-    def _save(self) -> dict[str, Any]:
-        """Return the run between two events, without the rounds in flight."""
-        if tape.Synchronize in self._player.plays:
-            self._synchronize(tape.Synchronize())
-        return self._whole_run.save()
 
 
 @contextmanager
