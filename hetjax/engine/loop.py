@@ -122,7 +122,7 @@ class Loop:
             self._clock,
             player.traits,
             policy=self._policy,
-            stopped=lambda: self._records.history.stopped,
+            stopped=lambda: records.history.stopped,  # made below
         )
         ledger = self._writer.ledger
         self._records = records = RunRecords(
@@ -188,9 +188,12 @@ class Loop:
         here = rollback is None or rollback.is_here
         if not self._over and here:
             snapshots.between_events()
-        if not self._over and self._interrupted():
-            if self._manager is None or (here and snapshots.is_done()):
-                self._records.stop(INTERRUPTED)
+        if (
+            not self._over
+            and self._interrupted()
+            and (self._manager is None or (here and snapshots.is_done()))
+        ):
+            self._records.stop(INTERRUPTED)
         event = None if self._over else self._clock.next()
         if event is None:
             if rollback is not None:

@@ -240,6 +240,7 @@ FIXED = {  # attributes of parts that do not change during a run
     "MergeQueues": {"_machine", "_workers", "_common_link"},
     "Contention": {"_workers"},
     "Ledger": {"_topology", "_above", "_workers", "_overwrites", "_accrues"},
+    "ModelVersions": set(),
     "Losses": set(),
     "Examples": {"_sampler", "_workers", "_nonzeros"},
     "TapeWriter": {
