@@ -146,7 +146,9 @@ class RunRecords:
     def evaluate(self, point: EvaluationDone) -> dict[str, float]:
         """Record an evaluation and return its metrics; stop the run if it must end."""
         instant, (self._visible, metrics) = point
-        self._update_best(metrics[self.history.metric])
+        metric, before = metrics[self.history.metric], (self._best or (math.nan,))[0]
+        if self._job.tracks_best and better(metric, before, self.history.mode):
+            self._best = metric, self._visible
         self.check_losses()  # first: a worker's loss tells more than test loss
         train_loss = self.losses.take_mean()
         if train_loss is not None:
@@ -194,12 +196,6 @@ class RunRecords:
             f"{instant:.6g} s, last merged from {', '.join(names) or 'no worker'}; a "
             "smaller learning rate may help"
         )
-
-    def _update_best(self, metric: float) -> None:
-        """Update the model of the best evaluation, if it is tracked."""
-        before = math.nan if self._best is None else self._best[0]
-        if self._job.tracks_best and better(metric, before, self.history.mode):
-            self._best = metric, self._visible
 
     # -- worker events --------------------------------------------------------------
 

@@ -70,16 +70,14 @@ class Ledger(Checkpointable):
         overwrites: bool = False,
         accrues: bool = False,
     ):
-        """Start with all counters at zero.
+        """`overwrites`: whether a worker holds only the gradient of its last step.
 
-        `overwrites`: whether a worker holds only the gradient of its last step;
         `accrues`: whether it holds a sum of gradients, which a fetch does not clear.
         """
-        self._topology = topology
-        self._overwrites, self._accrues = overwrites, accrues
+        self._topology, self._overwrites, self._accrues = topology, overwrites, accrues
         self._workers = [w.name for w in workers]
         self.records = [WorkerRecord(w.name) for w in workers]
-        self.timeline = Timeline()
+        self.timeline, self.versions = Timeline(), ModelVersions()
         self.updates = self.examples = 0
         self._rounds: dict[int, list[Arrival]] = {}  # of workers, since they merged
         self._recent: dict[str, Recent] = {}  # of nodes
@@ -89,10 +87,7 @@ class Ledger(Checkpointable):
         self._pushed: dict[str, dict[int | str, _Pushed]] = {}
         self._last: dict[int | str, _Last] = {}
         self._in_flight: dict[int, float] = {}  # starts of rounds, by worker [s]
-        self._merging_until = [0.0] * len(
-            workers
-        )  # [s] end of each worker's last merge
-        self.versions = ModelVersions()
+        self._merging_until = [0.0] * len(workers)  # ends of last merges [s]
         self._unseen: list[MovedModels] = []  # merges that may finish after the run
         # by worker: steps that do not count as updates, and their latest rounds
         self._discarded: dict[int, tuple[int, tuple[Arrival, ...]]] = {}
