@@ -86,9 +86,9 @@ def checked(function: _Function) -> _Function:
     is passed on as 4), a `float` finite in float32; `Annotated[..., Bounds(...)]`, such
     as `Count`, says between which bounds, and `Literal` which choices there are. None,
     strings, lists and instances of hetjax's own classes must be among an argument's
-    types. Other objects, such as functions and arrays, and the bounds of numbers that
-    JAX traces are not checked. Errors: a ValueError that names the argument and what it
-    may be.
+    types; a class may give an `_example` for the message. Other objects, such as
+    functions and arrays, and the bounds of numbers that JAX traces are not checked.
+    Errors: a ValueError that names the argument and what it may be.
     """
     if not isinstance(function, type):
         return _checked(function, function)
@@ -131,7 +131,7 @@ def fitting(name: str, value: Any, hints: dict[str, Any]) -> Any:
         return value  # it may have one of the other types
     wanted = " or ".join(dict.fromkeys(map(_words, options)))
     if isinstance(value, int) and value > _LARGEST_WHOLE:
-        wanted = wanted.replace(_WORDS[int], f"{_WORDS[int]} below 2**31", 1)
+        wanted += ", below 2**31"
     verb = "choose" if wanted.startswith("one of") else "pass"
     raise ValueError(f"{name}={shown(value)}: {verb} {wanted}")
 
@@ -249,8 +249,10 @@ def _words(option: Any) -> str:
         return "one of " + ", ".join(map(str, typing.get_args(kind)))
     if elements := _elements(kind):
         return f"a sequence of {_plural(elements[0])}"
-    function = typing.get_origin(kind) is collections.abc.Callable
-    return "a function" if function else f"a {getattr(kind, '__name__', kind)}"
+    if typing.get_origin(kind) is collections.abc.Callable:
+        return "a function"
+    example = getattr(kind, "_example", "")
+    return f"a {getattr(kind, '__name__', kind)}{example and f', such as {example}'}"
 
 
 def _plural(option: Any) -> str:

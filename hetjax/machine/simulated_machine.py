@@ -54,6 +54,8 @@ class Machine:
     faults: tuple[ScriptedFault, ...] = ()
     calibration: Calibration | None = None  # of a measured machine
 
+    _example = "hetjax.machine.preset('v100x4')"
+
     def __post_init__(self):
         self._check_workers()
         self._check_links()
