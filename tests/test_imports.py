@@ -24,6 +24,7 @@ HOST = (
     "hetjax.engine.tape",
     "hetjax.engine.tape_writer",
     "hetjax.engine.records.ledger",
+    "hetjax.engine.records.moved_models",
     "hetjax.engine.records.timeline",
     "hetjax.checkpointable",
     "hetjax.summaries",

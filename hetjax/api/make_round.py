@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from hetjax import tree
 from hetjax.arguments import checked
 from hetjax.data.batching import Batch
-from hetjax.engine.programs.task_programs import Programs, applied, step_key
+from hetjax.engine.programs.merge_functions import applied
+from hetjax.engine.programs.task_programs import Programs, step_key
 from hetjax.machine.types import PUSH_FETCH
 from hetjax.merge.group import Group, unstacked
 from hetjax.merge.types import Merge, MergeProperty

@@ -10,8 +10,8 @@ import numpy as np
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.arguments import Seed, checked
-from hetjax.data.batching import make_batch
 from hetjax.data.dataset import Dataset
+from hetjax.engine.job import Job
 from hetjax.engine.programs.coupling import check_uncoupled
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.machine import Machine
@@ -20,7 +20,7 @@ from hetjax.replica import Requires
 from hetjax.report.schedule_table import Schedule
 from hetjax.runtimes.compiled.batch_sources import device_bytes, rows_on
 from hetjax.runtimes.compiled.player_choice import num_lanes
-from hetjax.runtimes.compiled.program_parts import Parts, changed_leaves, copied_leaves
+from hetjax.runtimes.compiled.program_parts import Parts, parts_of
 from hetjax.runtimes.compiled.run_function import play_run, rate_dtype
 from hetjax.runtimes.compiled.scheduled_run import ScheduledRun, schedule_run
 from hetjax.runtimes.devices import default_device
@@ -47,13 +47,12 @@ class RunFunction:
         written: ScheduledRun,
         source: Any,
         batches: Any,
-        batch: Any,
-        seed: int,
+        job: Job,
     ):
         """`make(**settings)` makes the strategy anew; None if it has no factory."""
         self._task, self._strategy, self._make = task, strategy, make
         self._written, self._source = written, source
-        self._batches, self._batch, self._seed = batches, batch, seed
+        self._batches, self._job = batches, job
         self._jitted = jax.jit(self._played)
         self.schedule = Schedule.of(written.lines)
 
@@ -69,7 +68,7 @@ class RunFunction:
         **settings: Any,
     ) -> tuple[dict[str, Any], PyTree]:
         """Train; return (evaluations, (params, model_state))."""
-        key = jax.random.key(self._seed) if key is None else _typed(key)
+        key = jax.random.key(self._job.seed) if key is None else _typed(key)
         _check_numbers(settings)
         evaluations, model = self._jitted(
             self._source.arrays,
@@ -122,20 +121,13 @@ class RunFunction:
         parts = self._written.parts
         if not settings:
             return parts
-        strategy = self._made(settings)
-        programs = Programs(self._task)  # not cached, as they contain traced values
-        merges = programs.merges_of(strategy)
-        local, lowest = strategy.local, merges[0]
-        requires = (*lowest.requires, *local.requires)
-        changes = changed_leaves(programs, local, requires, self._batch)
-        copied = copied_leaves(programs, lowest, local, changes, vmapped=parts.vmapped)
-        return parts._replace(
-            programs=programs,
-            local=local,
-            merges=merges,
-            requires=requires,
-            changes=changes,
-            copied=copied,
+        return parts_of(
+            self._job,
+            self._made(settings),
+            parts.num_workers,
+            parts.num_nodes,
+            vmapped=parts.vmapped,
+            programs=Programs(self._task),  # not cached, as they have traced values
         )
 
     def _made(self, settings: Mapping[str, Any]) -> Strategy:
@@ -319,7 +311,4 @@ def make_run(
         lanes=lanes,
     )
     batches = list(job.test), list(job.held_out)
-    # of the largest size, as a model may require divisible batches
-    some = np.zeros(job.buckets[-1].size, np.int64)
-    batch = make_batch(job.train, some, job.buckets)
-    return RunFunction(task, strategy, make, written, source, batches, batch, seed)
+    return RunFunction(task, strategy, make, written, source, batches, job)

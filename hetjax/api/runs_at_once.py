@@ -23,7 +23,8 @@ from hetjax.engine.programs.sharing import shared_parts
 from hetjax.engine.records.history import EPOCHS_DONE, Evaluation, History
 from hetjax.machine import Machine
 from hetjax.runtimes.compiled.player_choice import max_runs_at_once
-from hetjax.runtimes.compiled.side_by_side import RunVariants, SideBySidePlayer
+from hetjax.runtimes.compiled.side_by_side import SideBySidePlayer
+from hetjax.runtimes.compiled.stretch_launcher import RunVariants
 from hetjax.runtimes.devices import simulation_devices
 from hetjax.strategies.types import Strategy
 
@@ -149,7 +150,7 @@ def _play(
 
     clock = runtime.clock
     bar.begin(f"{number} x {job.name}", number * job.instants[-1])
-    loop = Loop(job.name, strategy, job, runtime, each)
+    loop = Loop(strategy, job, runtime, each)
     with bar.following(lambda: number * clock.now):
         history = loop.run()
     if not history.interrupted:
@@ -166,7 +167,7 @@ def _history_of_run(
     run: ComparedRun,
 ) -> History:
     """Return the history of one of several runs, based on that of the first."""
-    history, several = copy.copy(first), player.variants.num_runs
+    history, several = copy.copy(first), player.num_runs
     history.strategy, history.seed = run.name, run.seed
     history.settings = run.strategy.recorded_settings
     points = zip(first.evals, player.evaluations[number], strict=True)

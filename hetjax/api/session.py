@@ -262,7 +262,6 @@ class Session:
             if isinstance(clock, StoredTape):  # a replay decides as recorded
                 policy = clock.policy(strategy.policy)
             loop = Loop(
-                job.name,
                 strategy,
                 job,
                 runtime,

@@ -6,8 +6,6 @@ They extend the interfaces of `hetjax.engine.protocols`. Host world, no JAX.
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from hetjax.machine.types import Arrival
-
 
 class RoundNotFinite(ArithmeticError):
     """A round was not finite, which was found out after later events were decided.
@@ -67,29 +65,11 @@ class CheckpointSupport(NamedTuple):
     """How runs on a machine are checkpointed (`train(checkpoint=...)`).
 
     Its clock has `save`, `load` and `start_at(time)`, for a run that continues with
-    other workers. Where rounds may be in flight, the player is a `SavesRounds`, and a
-    real clock has `resume_round(worker, arrival)`, in which None is a lost outcome.
+    other workers. Where rounds may be in flight, the player has the methods of the
+    reference player for them, and a real clock has `resume_round(worker, arrival)`, in
+    which None is a lost outcome.
     """
 
     kind: str  # of machine: only the root and the totals move to another kind
     at_rest: bool = False  # whether snapshots wait until no round is in flight
     whole: bool = False  # whether the player saves the rounds in flight itself
-
-
-class SavesRounds(Protocol):
-    """A player whose rounds in flight are saved one by one."""
-
-    # called with each outcome, before its replica is checked in
-    on_outcome: Callable[[Arrival, Any], None] | None
-
-    def outcome(self, worker: int) -> Any:
-        """Return the outcome of a round in flight; None if it is not known yet."""
-        ...
-
-    def saved_outcome(self, outcome: Any) -> dict[str, Any]:
-        """Return the values of an outcome, for `load_outcome`."""
-        ...
-
-    def load_outcome(self, worker: int, saved: dict[str, Any]) -> None:
-        """Let a round that was in flight arrive with this outcome."""
-        ...

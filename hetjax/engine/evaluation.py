@@ -1,6 +1,7 @@
 """The evaluator of a run: metrics on the test split and on held-out examples."""
 
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 from hetjax.engine.programs.evaluation_batches import batches_on, mean_metrics
 from hetjax.engine.protocols import EvaluatedModel
+
+LONG = 10.0  # [s] of evaluations after which a run may warn that they take long
 
 
 class Evaluator:
@@ -21,6 +24,7 @@ class Evaluator:
         self.test = batches_on(job.test, device)
         self._held_out = batches_on(job.held_out, device)
         self.seconds = 0.0  # of `evaluate`, without waiting for training
+        self._warned = False
 
     def evaluate(self, store: Any) -> EvaluatedModel:
         """Evaluate a store's current model on the test split, or the part in use."""
@@ -31,6 +35,23 @@ class Evaluator:
             after = time.perf_counter() - self._job.compilations.seconds
             self.seconds += after - before
             return EvaluatedModel(model, metrics | store.report())
+
+    def warn_if_slow(self, began: float) -> None:
+        """Warn once if evaluations take longer than the training since `began`."""
+        job, seconds = self._job, self.seconds
+        training = time.perf_counter() - began - seconds
+        if self._warned or seconds < max(LONG, training):
+            return
+        self._warned = True
+        half = (seconds - training) / (2 * seconds)
+        examples = max(1, int(half * job.num_test))
+        evals = max(1, int(half * (len(job.instants) - 1)))
+        warnings.warn(
+            f"{job.name}: evaluations have taken {seconds:.0f} s so far, and the "
+            f"training {training:.0f} s: eval_examples={examples} or num_evals={evals} "
+            "would halve the time of the run",
+            stacklevel=2,
+        )
 
     def evaluate_whole_test(self, model: tuple[Any, Any]) -> dict[str, float]:
         """Return a model's metrics on the whole test split."""

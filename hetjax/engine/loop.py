@@ -7,43 +7,32 @@ the run, its checkpoints, and its trace.
 
 import gc
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import jax
-
 from hetjax.checkpoint.checkpoint_manager import CheckpointManager
-from hetjax.checkpointable import Leaves
-from hetjax.data.batching import nonzeros_counter
 from hetjax.engine import tape
 from hetjax.engine.capabilities import PlaysAhead, RoundNotFinite
-from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.interruption import INTERRUPTED, interruptible
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import Clock, EvaluatedModel, Runtime, Traits
+from hetjax.engine.job_writer import writer_of
+from hetjax.engine.protocols import EvaluatedModel, Runtime
 from hetjax.engine.records.history import History
-from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.rollback import Rollback
 from hetjax.engine.run_records import RunRecords
-from hetjax.engine.snapshots import Snapshots
-from hetjax.engine.tape_writer import TapeWriter
+from hetjax.engine.snapshots import Snapshots, WholeRun
 from hetjax.machine import (
     Arrival,
-    Event,
     Join,
     Leave,
     Merged,
     RunEnded,
     Slow,
     Timer,
-    WorkerInfo,
 )
 from hetjax.schedule.types import Actions, Policy
 from hetjax.strategies.types import Strategy
-
-LONG = 10.0  # [s] of evaluations after which a run may warn that they take long
 
 
 class Loop:
@@ -51,7 +40,6 @@ class Loop:
 
     def __init__(
         self,
-        name: str,
         strategy: Strategy,
         job: Job,
         runtime: Runtime,
@@ -69,16 +57,15 @@ class Loop:
         self._manager, self._saved = manager, saved
         if runtime.checkpoints is None and manager is not None:
             raise ValueError(
-                f"{name}: runs on this machine cannot be checkpointed: leave out "
+                f"{job.name}: runs on this machine cannot be checkpointed: leave out "
                 "checkpoint="
             )
         self._policy = policy or strategy.policy
-        self._name, self._strategy, self._job = name, strategy, job
+        self._strategy, self._job = strategy, job
         self._runtime, self._on_eval = runtime, on_eval
         self._clock, self._player = runtime.clock, runtime.player
         self._record = runtime.recorder.write if runtime.recorder else None
-        self._snapshots: Snapshots | None = None
-        self._warned, self._began = False, time.perf_counter()
+        self._began = time.perf_counter()
         self._rollback: Rollback | None = None  # for a player that plays ahead
 
     def run(self) -> History:
@@ -101,8 +88,9 @@ class Loop:
             except RunEnded as ended:
                 self._records.stop(str(ended))
             except Exception as error:  # of the policy, a schedule, a merge, ...
-                if not self._has_results():
-                    raise
+                records = getattr(self, "_records", None)
+                if records is None or not records.history.evals:
+                    raise  # there are no results that it must not lose
                 self._records.fail(error)
                 in_step = False
             except BaseException as error:
@@ -118,38 +106,27 @@ class Loop:
         history = self._records.history
         compiled = compilations.seconds - compiled
         history.host_seconds = time.perf_counter() - began - compiled
-        self._break_cycles()
+        # without reference cycles, all arrays of the run are freed now
+        self._snapshots.close()
+        del self._snapshots
+        self._handlers, self._rollback, self._player.plays = {}, None, {}
         return history
-
-    def _break_cycles(self) -> None:
-        """Break reference cycles, so that all arrays of the run are freed now."""
-        if self._snapshots is not None:
-            self._snapshots.close()
-        self._handlers, self._rollback, self._snapshots = {}, None, None
-        self._player.plays = {}
-
-    def _has_results(self) -> bool:
-        """Whether there is an evaluation that an exception must not lose."""
-        records = getattr(self, "_records", None)
-        return records is not None and bool(records.history.evals)
 
     def _open(self) -> None:
         """Make the first model, the writer, the records, and the handlers."""
         strategy, job, player = self._strategy, self._job, self._player
         player.open()
-        workers = self._clock.workers
-        ledger = ledger_of(strategy, workers)
-        self._records = records = RunRecords(
-            self._name, strategy, job, self._runtime, ledger, self._on_eval
-        )
         self._writer = writer_of(
             strategy,
             job,
             self._clock,
-            ledger,
+            player.traits,
             policy=self._policy,
-            traits=player.traits,
-            stopped=lambda: records.history.stopped,
+            stopped=lambda: records.history.stopped,  # made below
+        )
+        ledger = self._writer.ledger
+        self._records = records = RunRecords(
+            strategy, job, self._runtime, ledger, self._on_eval
         )
         self._handlers = {
             **dict.fromkeys((Actions, Merged, Timer), lambda entry: None),
@@ -168,24 +145,12 @@ class Loop:
 
     def _begin(self) -> None:
         """Begin, or continue from what was saved."""
-        support, saved = self._runtime.checkpoints, self._saved
-        if self._manager is not None and support is not None:
-            # a player that is ahead is saved between events
-            rests = self._strategy.policy.bulk_synchronous and not support.whole
-            self._snapshots = Snapshots(
-                self._manager,
-                support,
-                self._player,
-                self.save,
-                rests=rests,
-                snapshot_due=self._runtime.coordination.snapshot_due,
-            )
+        run = WholeRun(self._runtime, self._writer, self._records)
+        rests = self._strategy.policy.bulk_synchronous
+        self._snapshots = Snapshots(self._manager, run, rests=rests)
         begin = self._writer.begin
-        if saved is not None and saved["run"]["machine"] == self._machine:
-            self._load(saved)
+        if self._saved is not None and run.continue_from(self._saved):
             begin = self._writer.resume
-        elif saved is not None:
-            self._load_for_others(saved["run"])
         if self._runtime.real:
             self._clock.begin()
         self._carry_out(begin())
@@ -219,25 +184,27 @@ class Loop:
 
     def _turn(self) -> bool:
         """Handle an event; False if none is due, or the run is over."""
-        rollback = self._rollback
-        if not self._over and (rollback is None or rollback.is_here):
-            self._take_snapshot_if_due()
-        if not self._over and self._interrupted() and self._may_end():
+        rollback, snapshots = self._rollback, self._snapshots
+        here = rollback is None or rollback.is_here
+        if not self._over and here:
+            snapshots.between_events()
+        if (
+            not self._over
+            and self._interrupted()
+            and (self._manager is None or (here and snapshots.is_done()))
+        ):
             self._records.stop(INTERRUPTED)
         event = None if self._over else self._clock.next()
         if event is None:
             if rollback is not None:
                 rollback.synchronize()
             return False
-        self._handle(event)
+        self._records.history.duration = event.time
+        self._carry_out(self._writer.handle(event))
         self._player.flush()
         if rollback is not None:
             rollback.handled()
         return True
-
-    def _handle(self, event: Event) -> None:
-        self._records.history.duration = event.time
-        self._carry_out(self._writer.handle(event))
 
     # -- what is written ---------------------------------------------------------------
 
@@ -267,38 +234,20 @@ class Loop:
 
     def _discarded(self, entry: tape.DiscardRound) -> None:
         self._player.plays[tape.DiscardRound](entry)
-        if self._snapshots is not None:
-            self._snapshots.lost(entry.worker)
+        self._snapshots.lost(entry.worker)
 
     def _evaluate(self, entry: tape.EvaluateRoot) -> EvaluatedModel:
         """Evaluate while the clock stands still; process 0 decides on the metrics."""
         play = self._player.plays[tape.EvaluateRoot]
         if not self._runtime.real:
             seen = play(entry)
-            if not self._warned:
-                self._warned = self._warn_if_slow(self._player.evaluator.seconds)
+            self._player.evaluator.warn_if_slow(self._began)
             return seen
         with self._clock.paused():
             if self._runtime.recorder is not None:
                 self._runtime.recorder.flush()
             model, metrics = play(entry)
             return EvaluatedModel(model, self._runtime.coordination.share(metrics))
-
-    def _warn_if_slow(self, evaluating: float) -> bool:
-        """Warn if evaluations take longer than training; return whether they do."""
-        training = time.perf_counter() - self._began - evaluating
-        if evaluating < max(LONG, training):
-            return False
-        job, half = self._job, (evaluating - training) / (2 * evaluating)
-        examples = max(1, int(half * job.num_test))
-        evals = max(1, int(half * (len(job.instants) - 1)))
-        warnings.warn(
-            f"{self._name}: evaluations have taken {evaluating:.0f} s so far, and the "
-            f"training {training:.0f} s: eval_examples={examples} or num_evals={evals} "
-            "would halve the time of the run",
-            stacklevel=2,
-        )
-        return True
 
     def _evaluated(self, point: tape.EvaluationDone) -> dict[str, float]:
         """Record an evaluation, after the run can no longer roll back behind it.
@@ -312,139 +261,13 @@ class Loop:
             return metrics
         return self._player.policy_metrics(point.seen, metrics)
 
+    def _merges_done(self, entry: tape.MergesDone) -> None:
+        if self._rollback is None:
+            self._snapshots.between_rounds()
+
     def _synchronize(self, entry: tape.Synchronize) -> None:
         self._player.plays[tape.Synchronize](entry)
         self._records.check_losses()
-
-    # -- checkpoints -------------------------------------------------------------------
-
-    def _merges_done(self, entry: tape.MergesDone) -> None:
-        """Take a snapshot if one is due and no round is in flight."""
-        if self._snapshots is not None and self._rollback is None:
-            self._snapshots.between_rounds(*self._progress)
-
-    def _take_snapshot_if_due(self) -> None:
-        """Take a snapshot if one is due."""
-        if self._snapshots is not None:
-            self._snapshots.between_events(*self._progress)
-            if self._snapshots.problem:
-                self._records.stop(self._snapshots.problem)
-
-    @property
-    def _progress(self) -> tuple[int, frozenset[int]]:
-        """The number of evaluations, and the workers that have a local round."""
-        return len(self._records.history.evals), self._clock.roster.working
-
-    def _may_end(self) -> bool:
-        """Whether an interrupted run may end: its last checkpoint is complete."""
-        if self._snapshots is None:
-            return True
-        here = self._rollback is None or self._rollback.is_here
-        return here and self._snapshots.is_done(*self._progress)
-
-    def save(self) -> dict[str, Any]:
-        """Return the run between two events, without the rounds in flight."""
-        if tape.Synchronize in self._player.plays:
-            self._synchronize(tape.Synchronize())
-        held = [
-            (time, Leaves(jax.tree.leaves(seen.model)), seen.metrics)
-            for time, seen in self._writer.held
-        ]
-        found = {
-            "machine": self._machine,
-            "writer": self._writer.save(),
-            "held": held,
-            "player": self._player.save(),
-            "records": self._records.save(),
-            "clock": self._clock.save(),
-        }
-        if self._runtime.recorder is not None:
-            found["tape"] = self._runtime.recorder.save()
-        return found
-
-    @property
-    def _machine(self) -> list[Any]:
-        """The workers' names and the kind of machine, which a snapshot has to fit."""
-        assert self._runtime.checkpoints is not None  # else there are no snapshots
-        names = [w.name for w in self._clock.workers]
-        return [names, self._runtime.checkpoints.kind]
-
-    def _load(self, saved: dict[str, Any]) -> None:
-        """Continue from a snapshot: what `save` returned, and outcomes of rounds."""
-        clock, player, run = self._clock, self._player, saved["run"]
-        player.load(run["player"])
-        self._writer.load(run["writer"])
-        self._writer.held.extend(
-            (time, EvaluatedModel(player.model_of(leaves), metrics))
-            for time, leaves, metrics in run["held"]
-        )
-        self._records.load(run["records"])
-        clock.load(run["clock"])
-        if self._runtime.recorder is not None:
-            self._runtime.recorder.load(run["tape"], clock.now)
-        for worker in sorted(clock.roster.working):
-            fields = saved.get(f"outcome {worker}")  # None: the player has it
-            if fields:
-                player.load_outcome(worker, fields)
-            if self._runtime.real:
-                clock.resume_round(worker, fields and fields["arrival"])
-
-    def _load_for_others(self, run: dict[str, Any]) -> None:
-        """Continue with other workers: the policy begins again at the root's model."""
-        names, _ = run["machine"]
-        self._player.load_root(run["player"]["root"])
-        self._writer.load_for_others(run["writer"])
-        self._records.load_for_others(run["records"], names)
-        self._clock.start_at(self._records.history.duration)
-        if self._runtime.recorder is not None:
-            self._runtime.recorder.start_at(self._clock.now)
-
-
-def ledger_of(strategy: Strategy, workers: tuple[WorkerInfo, ...]) -> Ledger:
-    """The ledger of a run of a strategy."""
-    overwrites = "grad_sum" in strategy.local.provides
-    summed = any("grad_sum" in merge.requires for merge in strategy.merges)
-    return Ledger(
-        workers,
-        strategy.policy.topology(workers),
-        overwrites=overwrites,
-        accrues=summed and not overwrites,
-    )
-
-
-def writer_of(
-    strategy: Strategy,
-    job: Job,
-    clock: Clock,
-    ledger: Ledger,
-    *,
-    policy: Policy,
-    traits: Traits,
-    stopped: Callable[[], object],
-) -> TapeWriter:
-    """The writer of a job's tape; see `TapeWriter` for `policy` and `stopped`."""
-    workers = clock.workers
-    examples = Examples(
-        strategy.sampler,
-        workers,
-        len(job.train),
-        job.schedule,
-        nonzeros_counter(job.train),
-    )
-    return TapeWriter(
-        policy,
-        clock,
-        examples,
-        ledger,
-        strategy.policy.topology(workers),
-        num_examples=len(job.train),
-        learning_rate=strategy.learning_rate,
-        traits=traits,
-        instants=job.instants,
-        num_held_out=job.num_held_out,
-        stops_if_lost=job.on_lost_worker == "stop",
-        stopped=stopped,
-    )
 
 
 @contextmanager

@@ -1,12 +1,9 @@
-"""The parts of players: turns and models; the reference player's executor and store."""
+"""The parts of players: turns and models, and the reference player's executor."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-
-from hetjax.machine.merge_times import Stamps
-from hetjax.machine.types import MergeAction
 
 TakeTurns = Callable[[Callable[[], bool]], bool]
 """`take_turns(yields)` handles events until the run is over, no event is due, or
@@ -85,55 +82,4 @@ class Executor(Turns, Protocol):
 
     def restore_outcome(self, worker: int, outcome: Any) -> None:
         """Restore a worker's assignment that was saved with its outcome."""
-        ...
-
-
-class Store(Models, Protocol):
-    """Holds what the reference player changes; `hetjax.engine.replica_store` is one."""
-
-    num_bytes: int  # of a model
-    shared: bool  # whether merges may change a replica during its round
-
-    def report(self) -> dict[str, float]:
-        """Return the counters of the root's merge."""
-        ...
-
-    def merge_of(self, node: str) -> Any:
-        """Return the `Merge` of a node."""
-        ...
-
-    def begin(self, worker: int) -> None:
-        """Make a worker's replica from the root's current model."""
-        ...
-
-    def discard(self, worker: int) -> None:
-        """Discard a worker's replica."""
-        ...
-
-    def reset(self, worker: int) -> None:
-        """Begin a worker's replica again, except for the merge's buffers."""
-        ...
-
-    def check_out(self, worker: int) -> Any:
-        """Return the replica with which a worker begins its round."""
-        ...
-
-    def check_in(self, worker: int, replica: Any) -> None:
-        """Store a worker's replica after its round."""
-        ...
-
-    def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
-        """Carry out a merge or a fetch; return stamps of `time.perf_counter`."""
-        ...
-
-    def member_model(self, member: int | str) -> Any:
-        """Return a member's model."""
-        ...
-
-    def leaves_of(self, replica: Any) -> list[Any]:
-        """Return a replica's arrays, for `replica_of`."""
-        ...
-
-    def replica_of(self, worker: int, leaves: list[Any]) -> Any:
-        """Return a worker's replica from the arrays of a saved one."""
         ...

@@ -12,7 +12,7 @@ from hetjax.engine import tape
 from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
-from hetjax.engine.player_parts import Assignment, Executor, Store
+from hetjax.engine.player_parts import Assignment, Executor
 from hetjax.engine.protocols import Plays, RoundResult, Traits
 from hetjax.engine.replica_store import ReplicaStore
 from hetjax.engine.step_runner import RoundOutcome
@@ -26,7 +26,7 @@ class ReferencePlayer:
 
     traits: Traits
     plays: Plays
-    store: Store
+    store: ReplicaStore
     # called with each outcome, before its replica is checked in
     on_outcome: Callable[[Arrival, RoundOutcome], None] | None = None
 
@@ -37,7 +37,7 @@ class ReferencePlayer:
         workers: tuple[WorkerInfo, ...],
         executor: Executor,
         placement: Placement = Placement(),
-        open_store: Callable[..., Any] = ReplicaStore,
+        open_store: Callable[..., ReplicaStore] = ReplicaStore,
     ):
         """`open_store(strategy, job, placement, topology)` makes the store.
 
@@ -120,5 +120,7 @@ class ReferencePlayer:
     def load_outcome(self, worker: int, saved: dict[str, Any]) -> None:
         """Restore the outcome of a round that was in flight."""
         replica = self.store.replica_of(worker, saved["replica"])
-        fields = {k: saved[k] for k in RoundOutcome._fields} | {"replica": replica}
+        fields: dict[str, Any] = {k: saved[k] for k in RoundOutcome._fields} | {
+            "replica": replica
+        }
         self._executor.restore_outcome(worker, RoundOutcome(**fields))

@@ -34,7 +34,6 @@ class RunRecords:
 
     def __init__(
         self,
-        name: str,
         strategy: Strategy,
         job: Job,
         runtime: Runtime,
@@ -55,7 +54,7 @@ class RunRecords:
         self._visible: Any = None  # the model of the last evaluation
         task = job.programs.task
         self.history = History(
-            name,
+            job.name,
             job.seed,
             strategy.recorded_settings,
             task.metric,
@@ -87,11 +86,7 @@ class RunRecords:
         self._rows[local_round.worker] = local_round.rows
 
     def arrived(self, arrival: Arrival, result: RoundResult) -> None:
-        """Note the loss of a round, after checking those of earlier rounds.
-
-        If it is not known yet whether the replica is finite, `check_losses` finds out
-        later.
-        """
+        """Note the loss of a round, after checking those of earlier rounds."""
         rows = self._rows.pop(arrival.worker, ())
         if result.known and not result.finite:
             self._note_nan(arrival, float(result.mean), rows)
@@ -102,11 +97,10 @@ class RunRecords:
     def _note_nan(
         self, arrival: Arrival, loss: float, rows: Sequence[np.ndarray]
     ) -> None:
-        found = self._not_finite(rows)
         why = f"its loss was {loss:.6g}; it is reset to the center"
-        self._note(arrival, "nan", f"{why}; {found}" if found else why)
+        self._note(arrival, "nan", "; ".join(filter(None, (why, self._bad(rows)))))
 
-    def _not_finite(self, rows: Sequence[np.ndarray]) -> str:
+    def _bad(self, rows: Sequence[np.ndarray]) -> str:
         """Describe the rows of a round that hold NaN or infinity; "" if none do."""
         job = self._job
         if not rows:  # of a round without steps, or before the run was resumed
@@ -114,23 +108,21 @@ class RunRecords:
         bad = rows_not_finite(job.train, np.unique(np.concatenate(rows)))
         if len(job.train) < len(job.data.train):
             bad = held_out_rows(len(job.data.train), job.schedule, FEW)[0][bad]
-        return (
-            not_finite_advice(bad, "training split, which it was given,")
-            if len(bad)
-            else ""
-        )
+        of = "training split, which it was given,"
+        return not_finite_advice(bad, of) if len(bad) else ""
 
     def check_losses(self) -> None:
         """Stop the run if a round diverged, among those whose loss is known."""
-        while self.losses.are_known:
-            arrival, loss, deferred, rows = self.losses.take_known()
+        for unchecked in self.losses.take_known():
+            arrival, _, deferred, rows = unchecked
+            loss = unchecked.loss
             if deferred is not None and not deferred.finite:
                 self._ledger.undo_arrival(arrival, deferred.padded)
                 self._note_nan(arrival, loss, rows)
                 continue
             self.losses.count(arrival, loss)
             if not math.isfinite(loss) and not self.history.stopped:
-                why = self._not_finite(rows) or "a smaller learning rate may help"
+                why = self._bad(rows) or "a smaller learning rate may help"
                 self.stop(
                     f"{self.history.strategy}: the loss of worker "
                     f"{self.name_of(arrival.worker)} became {loss} at "
@@ -154,34 +146,36 @@ class RunRecords:
     def evaluate(self, point: EvaluationDone) -> dict[str, float]:
         """Record an evaluation and return its metrics; stop the run if it must end."""
         instant, (self._visible, metrics) = point
-        self._update_best(metrics[self.history.metric])
+        metric, before = metrics[self.history.metric], (self._best or (math.nan,))[0]
+        if self._job.tracks_best and better(metric, before, self.history.mode):
+            self._best = metric, self._visible
         self.check_losses()  # first: a worker's loss tells more than test loss
         train_loss = self.losses.take_mean()
         if train_loss is not None:
             metrics = {"train_loss": train_loss, **metrics}
-        unseen, pending = self._ledger.unseen(instant)
-        later = sum(counts_as_merge(action) for _, action in unseen)
+        records, unseen = self._ledger.records, self._ledger.unseen(instant)
+        moved = sum(r.bytes_received + r.bytes_sent for r in records)
+        moved += sum(map(sum, self._traffic())) - sum(m.total_bytes for m in unseen)
+        later = sum(counts_as_merge(merge.action) for merge in unseen)
         known = {
             "seconds": instant,
             "updates": self._ledger.updates,
             "examples": self._ledger.examples,
             "merges": self.history.merges - later,
-            "bytes": self._bytes_moved() - pending,
+            "bytes": moved,
             **metrics,
         }
         self.history.evals.append(Evaluation(known))
         if not math.isfinite(metrics["loss"]):
             self.stop(self._why_not_finite(instant, metrics["loss"]))
-        if not self.history.stopped and (why := self._call_on_eval()):
-            self.stop(f"stopped at {instant:.6g} s as asked: {why}")
+        if not self.history.stopped:
+            try:
+                if why := self._on_eval(self.history.evals[-1]):
+                    self.stop(f"stopped at {instant:.6g} s as asked: {why}")
+            except Exception as error:
+                self.fail(error, "on_eval raised ")
         self.history.stopped = self._share(self.history.stopped)
         return metrics
-
-    def _bytes_moved(self) -> int:
-        """Return the bytes moved so far from and to all workers."""
-        records = self._ledger.records
-        before = sum(r.bytes_received + r.bytes_sent for r in records)
-        return before + sum(map(sum, self._traffic()))
 
     def _why_not_finite(self, instant: float, loss: float) -> str:
         """Return the reason for stopping at a test loss that is NaN or infinite."""
@@ -195,30 +189,13 @@ class RunRecords:
                 f"{self.history.strategy}: the test loss of the initial model is "
                 f"{loss}; {not_finite_advice(bad, 'test split') if len(bad) else why}"
             )
-        return (
-            f"{self.history.strategy}: the test loss of the model became {loss} by "
-            f"{instant:.6g} s, last merged from {self._last_members()}; a smaller "
-            "learning rate may help"
-        )
-
-    def _update_best(self, metric: float) -> None:
-        """Update the model of the best evaluation, if it is tracked."""
-        before = math.nan if self._best is None else self._best[0]
-        if self._job.tracks_best and better(metric, before, self.history.mode):
-            self._best = metric, self._visible
-
-    def _call_on_eval(self) -> str:
-        """Return the reason of `on_eval` to stop, or ""; an exception fails the run."""
-        try:
-            return self._on_eval(self.history.evals[-1])
-        except Exception as error:
-            self.fail(error, "on_eval raised ")
-            return ""
-
-    def _last_members(self) -> str:
         members = self.history.last_members
         names = [m if isinstance(m, str) else self.name_of(m) for m in members]
-        return ", ".join(names) or "no worker"
+        return (
+            f"{self.history.strategy}: the test loss of the model became {loss} by "
+            f"{instant:.6g} s, last merged from {', '.join(names) or 'no worker'}; a "
+            "smaller learning rate may help"
+        )
 
     # -- worker events --------------------------------------------------------------
 
@@ -328,7 +305,7 @@ class RunRecords:
 
     def close(self, stuck: list[int]) -> None:
         """Complete the history."""
-        history, compilations = self.history, self._job.compilations
+        history, job = self.history, self._job
         if not history.stopped:
             self.check_losses()
         history.stuck = [self.name_of(k) for k in stuck]
@@ -341,36 +318,33 @@ class RunRecords:
         if self._time_map is not None:
             self._map_times(self._time_map)
         history.workers = self._ledger.close(history.duration)
-        for worker, (received, sent) in zip(
-            history.workers, self._traffic(), strict=False
-        ):
+        workers = history.workers
+        for worker, (received, sent) in zip(workers, self._traffic(), strict=False):
             worker.bytes_received += received
             worker.bytes_sent += sent
-        for worker, node in zip(history.workers, self._nodes_of(), strict=False):
+        for worker, node in zip(workers, self._nodes_of(), strict=False):
             worker.node = node
         history.timeline = self._ledger.timeline
         model = self._visible if last else self._player.model()
         history.params, history.model_state = model
-        history.model = self._job.programs.task.restore(*model)
-        if self._job.whole_test:
-            history.eval_examples = self._job.num_test
+        history.model = job.programs.task.restore(*model)
+        if job.whole_test:
+            history.eval_examples = job.num_test
             # this takes long: not after Ctrl-C or SIGTERM
             if history.error is None and history.stopped != INTERRUPTED:
                 history.at_end = self._share(self._player.evaluate_whole_test(model))
-        counts = compilations.programs
-        history.programs = dict(sorted(counts.items()))
-        history.compilations = sum(counts.values())
-        history.compile_seconds = compilations.seconds
+        history.programs = dict(sorted(job.compilations.programs.items()))
+        history.compilations = sum(history.programs.values())
+        history.compile_seconds = job.compilations.seconds
         if self._best is not None:
             history.best_params, history.best_model_state = self._best[1]
 
     def _discard_unseen(self, end: float) -> None:
         """Subtract merges that are visible after `end` [s]: no evaluation has them."""
         history, times = self.history, self.history.merge_times
-        unseen, _ = self._ledger.unseen(end)
-        self._ledger.discard_unseen(end)
-        for visible, action in reversed(unseen):
-            history.merges -= counts_as_merge(action)
-            if changes_root(action):
-                history.unseen_merge = visible
+        for merge in reversed(self._ledger.unseen(end)):
+            self._ledger.count_bytes(merge, -1)
+            history.merges -= counts_as_merge(merge.action)
+            if changes_root(merge.action):
+                history.unseen_merge = merge.visible
                 times.pop()

@@ -76,29 +76,16 @@ class StepSettings(NamedTuple):
 class StepRunner:
     """Runs assignments of one strategy on one training split."""
 
-    def __init__(
-        self,
-        settings: StepSettings,
-        job: Job,
-        *,
-        exact: bool | None = None,
-    ):
-        """`exact`: whether batches are unpadded; by default if padding matters.
-
-        Padding would change batch statistics and coupled losses; such tasks need a
-        program for every batch size.
-        """
+    def __init__(self, settings: StepSettings, job: Job):
+        """Batches are padded, unless that would change statistics or losses."""
         self._programs, self.compilations = job.programs, job.compilations
-        self._local_update, self._requires = settings.local_update, settings.requires
         self._train, self._buckets, self._seed = job.train, job.buckets, job.seed
-        self._exact = job.programs.exact if exact is None else exact
+        self._exact, self._checks = job.programs.exact, job.on_nan == "reset"
+        self._parts = settings.local_update, settings.requires
         # a replica that merges may change during its round is still read then
         self._donate = not settings.shared
         self._records_losses = settings.records_losses
-        self._checks = job.on_nan == "reset"
-        self._step = self._programs.step(
-            self._local_update, self._requires, donate=self._donate
-        )
+        self._step = self._programs.step(*self._parts, donate=self._donate)
 
     def run(
         self,
@@ -112,54 +99,28 @@ class StepRunner:
         `between` is called after each program. With a device, batches are sent to it
         before the step that needs them.
         """
-        if step_mode == "dispatch" or len(assignment.rows) < 2:
-            return self._one_by_one(assignment, device, between)
-        return self._at_once(assignment, step_mode, device, between)
-
-    def _one_by_one(
-        self,
-        a: Assignment,
-        device: Device | None,
-        between: Callable[[Any], None] | None,
-    ) -> RoundOutcome:
-        replica, padded, losses, key_data = a.replica, 0, [], self._key_data(a)
-        mean = np.zeros(())
-        for number, batch in enumerate(self._batches(a.rows)):
-            padded += len(batch.weight) - len(a.rows[number])
-            batch = _send(batch, device)
-            replica, values, mean = self._call(
-                self._step, device, replica, batch, a.learning_rate, key_data[number]
-            )
-            if self._records_losses:
-                losses.append((a.rows[number], values))
-            if between:
-                between(replica)
-        return RoundOutcome(replica, losses, mean, padded, self._finite(replica))
-
-    def _at_once(
-        self,
-        a: Assignment,
-        step_mode: str,
-        device: Device | None,
-        between: Callable[[Any], None] | None,
-    ) -> RoundOutcome:
-        program = self._programs.steps(
-            self._local_update,
-            self._requires,
-            unrolled=step_mode == "unrolled" and len(a.rows) <= LONGEST,
-            donate=self._donate,
-        )
-        batches = make_batches(self._train, a.rows, self._buckets, exact=self._exact)
+        a, replica = assignment, assignment.replica
         key_data = self._key_data(a)
-        batches = _send(batches, device)
-        replica, values, mean = self._call(
-            program, device, a.replica, batches, a.learning_rate, key_data
-        )
-        if between:
-            between(replica)
-        padded = batches.weight.size - sum(map(len, a.rows))
-        losses = [(np.stack(a.rows), values)] if self._records_losses else []
-        return RoundOutcome(replica, losses, mean, padded, self._finite(replica))
+        losses, padded, mean = [], 0, np.zeros(())
+        if step_mode == "dispatch" or len(a.rows) < 2:
+            for number, batch in enumerate(self._batches(a.rows)):
+                padded += len(batch.weight) - len(a.rows[number])
+                work = replica, batch, a.learning_rate, key_data[number]
+                replica, values, mean = self._call(self._step, device, between, *work)
+                if self._records_losses:
+                    losses.append((a.rows[number], values))
+        else:
+            unrolled = step_mode == "unrolled" and len(a.rows) <= LONGEST
+            program = self._programs.steps(
+                *self._parts, unrolled=unrolled, donate=self._donate
+            )
+            batch = make_batches(self._train, a.rows, self._buckets, exact=self._exact)
+            padded = batch.weight.size - sum(map(len, a.rows))
+            work = replica, batch, a.learning_rate, key_data
+            replica, values, mean = self._call(program, device, between, *work)
+            if self._records_losses:
+                losses.append((np.stack(a.rows), values))
+        return self._outcome(replica, losses, mean, padded)
 
     def vmapped(
         self,
@@ -169,50 +130,52 @@ class StepRunner:
     ) -> list[RoundOutcome]:
         """Run assignments of the same shape in one program; return their outcomes."""
         n, rows = len(group), [r for a in group for r in a.rows]
-        program = self._programs.vmapped(
-            self._local_update, self._requires, donate=self._donate
-        )
+        program = self._programs.vmapped(*self._parts, donate=self._donate)
         batches = make_batches(self._train, rows, self._buckets, exact=self._exact)
         batches = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), batches)
-        learning_rates = np.array([a.learning_rate for a in group])
-        key_data = np.stack([self._key_data(a) for a in group])
-        batches = _send(batches, device)
-        replicas = tuple(a.replica for a in group)
         replicas, values, means = self._call(
-            program, device, replicas, batches, learning_rates, key_data
+            program,
+            device,
+            between,
+            tuple(a.replica for a in group),
+            batches,
+            np.array([a.learning_rate for a in group]),
+            np.stack([self._key_data(a) for a in group]),
         )
-        if between:
-            between(replicas)
         padded = batches.weight.size // n - sum(map(len, group[0].rows))
-        return [
-            RoundOutcome(
-                replica,
-                [(np.stack(a.rows), values[i])] if self._records_losses else [],
-                means[i],
-                padded,
-                self._finite(replica),
-            )
-            for i, (a, replica) in enumerate(zip(group, replicas, strict=True))
-        ]
+        outcomes = []
+        for i, (a, replica) in enumerate(zip(group, replicas, strict=True)):
+            recorded = self._records_losses
+            losses = [(np.stack(a.rows), values[i])] if recorded else []
+            outcomes.append(self._outcome(replica, losses, means[i], padded))
+        return outcomes
 
     def _call(
         self,
         program: Callable,
         device: Device | None,
+        between: Callable[[Any], None] | None,
         replica: Any,
         batch: Batch,
         *rest: Any,
     ) -> Any:
         """Call the program; one thread compiles it while others wait."""
+        if device is not None and device.platform != "cpu":
+            batch = jax.device_put(batch, device)  # a CPU uses NumPy arrays as they are
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
         arguments = (replica, batch, *rest)
         call = self._programs.first_calls.call
         with self.compilations.of("step"):
-            return call(program, device, shapes, arguments, self.compilations)
+            outputs = call(program, device, shapes, arguments, self.compilations)
+        if between:
+            between(outputs[0])
+        return outputs
 
-    def _finite(self, replica: Replica) -> Any:
-        """Whether all numbers of the replica are finite; checked if on_nan="reset"."""
-        return self._programs.finite(replica) if self._checks else True
+    def _outcome(
+        self, replica: Replica, losses: list[Any], mean: Any, padded: int
+    ) -> RoundOutcome:
+        finite = self._programs.finite(replica) if self._checks else True
+        return RoundOutcome(replica, losses, mean, padded, finite)
 
     def _batches(self, rows: Sequence[np.ndarray]) -> Iterator[Batch]:
         """Yield the batch of each step; small dense ones are gathered together."""
@@ -239,13 +202,3 @@ class StepRunner:
         """Return [K, 3] uint32: (seed, worker, step), which make each step's key."""
         numbers = range(a.first_step, a.first_step + len(a.rows))
         return np.array([(self._seed, a.worker, i) for i in numbers], np.uint32)
-
-
-def _send(batch: Batch, device: Device | None) -> Batch:
-    """Send a batch to a device, without waiting.
-
-    For a CPU device it remains NumPy arrays, which the program uses without a copy.
-    """
-    if device is None or device.platform == "cpu":
-        return batch
-    return jax.device_put(batch, device)

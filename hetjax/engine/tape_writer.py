@@ -81,9 +81,8 @@ class TapeWriter(Checkpointable):
     ):
         """Set up a run on `num_examples`, `num_held_out` of the training split.
 
-        `instants` [s] of evaluations are increasing. `stops_if_lost`: whether the run
-        ends when a worker is lost. `stopped()`: whether it ends before the policy
-        receives the present event.
+        `instants` [s] of evaluations increase. `stops_if_lost`: whether a loss ends the
+        run. `stopped()`: whether it ends before the policy receives the present event.
         """
         self._policy, self._clock, self._topology = policy, clock, topology
         self.examples, self.ledger = examples, ledger
@@ -146,13 +145,12 @@ class TapeWriter(Checkpointable):
         """Record a round; one known not to be finite counts for nothing."""
         if result is None:  # there is no player
             self.ledger.record_arrival(arrival, 0)
-            return
-        finite = not result.known or result.finite
-        self.ledger.record_arrival(arrival, result.padded, finite=finite)
-        if finite:
+        elif not result.known or result.finite:
+            self.ledger.record_arrival(arrival, result.padded)
             self.examples.arrived(arrival.worker, result)
         else:
-            self.ledger.record_fetch(arrival.worker)
+            self.ledger.record_arrival(arrival, result.padded, finite=False)
+            self.ledger.versions.fetch(arrival.worker)
 
     def _lose(self, leave: Leave) -> Tape:
         """Discard a lost worker and the work that it did not merge.
@@ -164,7 +162,8 @@ class TapeWriter(Checkpointable):
         if worker not in self._lost:
             self._lost.add(worker)
             yield tape.DiscardRound(worker)
-            self._lose_work(worker, leave.time)
+            self.ledger.record_loss(worker, leave.time)
+            self.examples.discard(worker)
             yield from self._discard_replica(worker)
             if self._stops_if_lost:
                 yield tape.EndRun(f"worker {name} was lost: {leave.why}")
@@ -172,11 +171,6 @@ class TapeWriter(Checkpointable):
                 yield from self._react(leave)
         if not clock.roster.active and not clock.has_pending_joins:
             yield tape.EndRun(f"worker {name}, the last one, was lost: {leave.why}")
-
-    def _lose_work(self, worker: int, time: float) -> None:
-        """Discard a worker's rounds since its last merge."""
-        self.ledger.record_loss(worker, time)
-        self.examples.discard(worker)
 
     def _react(self, event: Event) -> Tape:
         """Let the policy react to an event, and write its actions."""
@@ -212,12 +206,12 @@ class TapeWriter(Checkpointable):
 
     def _check_progress(self) -> Tape:
         """End a run in which no worker has, or will ever have, a local round."""
-        clock, roster = self._clock, self._clock.roster
-        if self._awaited or clock.has_pending_joins or roster.working:
+        roster, last = self._clock.roster, self._last
+        if self._awaited or self._clock.has_pending_joins or roster.working:
             return
-        last = self._last
-        since = 0.0 if last is None else last.time
-        what = "when the run began" if last is None else f"on {type(last).__name__}"
+        since, what = 0.0, "when the run began"
+        if last is not None:
+            since, what = last.time, f"on {type(last).__name__}"
         if roster.active:
             yield tape.EndRun(
                 f"no worker has a local round since {since:.6g} s: the policy returned "
@@ -286,7 +280,7 @@ class TapeWriter(Checkpointable):
             if isinstance(member, int) and member not in self._replicas:
                 yield tape.BeginReplica(member)
                 self._replicas.add(member)
-                self.ledger.record_fetch(member)
+                self.ledger.versions.fetch(member)
 
     def _discard_replica(self, worker: int) -> Tape:
         if worker in self._replicas:
@@ -303,8 +297,8 @@ class TapeWriter(Checkpointable):
         if traits.measured(action.node) and moves_of(action.op).pushes:
             yield from self._begin(members)
             accuracy = yield tape.MeasureMembers(action)
-            everyone, held_out = self._clock.workers, self._num_held_out
-            seconds = seconds_to_measure(action, everyone, held_out)
+            workers, examples = self._clock.workers, self._num_held_out
+            seconds = seconds_to_measure(action, workers, examples)
         below = self._topology.workers_below(action.members)
         request = MergeRequest(action, traits.num_bytes, seconds, below)
         visible, stamps, missing = self._clock.plan(request)
@@ -318,16 +312,13 @@ class TapeWriter(Checkpointable):
             yield tape.Synchronize()
         if missing or traits.may_be_unreachable:
             missing = yield from self._unreachable(action, missing)
-        share, rate = self.examples.share(), self._rate()
-        stats = ledger.take_stats(
-            action, share=share, accuracy=accuracy, learning_rate=rate
-        )
+        stats = ledger.take_stats(action, self.examples.share(), accuracy, self._rate())
         times = yield tape.MergeReplicas(action, stats)
         if stamps is None:
             stamps = self._clock.merged(action, times)  # pyright: ignore
         due = self.due[0] if self.due else visible
         num_bytes = 0 if traits.traffic else int(traits.num_bytes)
-        ledger.record_models(action, num_bytes, visible, next_evaluation=due)
+        ledger.record_models(action, num_bytes, visible, due)
         yield tape.MergeDone(action, traits.num_bytes, stamps, missing)
         if not (action.blocking or traits.merges_wait):
             stamps = Stamps(*[stamps.start] * 4)
@@ -349,14 +340,7 @@ class TapeWriter(Checkpointable):
         if self._traits.may_be_unreachable:
             missing = tuple((yield tape.GatherReplicas(action)))
         for worker in missing:
-            self._lose_work(worker, self._clock.now)
-            self.ledger.record_fetch(worker)
+            self.ledger.record_loss(worker, self._clock.now)
+            self.examples.discard(worker)
+            self.ledger.versions.fetch(worker)
         return missing
-
-    # -- saved and resumed -------------------------------------------------------------
-
-    def load_for_others(self, saved: dict[str, Any]) -> None:
-        """Continue with other workers: the policy begins again at the root's model."""
-        self.examples.load_for_others(saved["examples"])
-        self.ledger.load_for_others(saved["ledger"])
-        self.due = saved["due"]

@@ -18,20 +18,24 @@ SHORTEST_POOLED = 1e-3  # [s] shortest assignment that is worth waking a thread
 Result = Callable[[], RoundOutcome]  # may block until the outcome is known
 
 
+def run_turns_alone(take_turns: TakeTurns) -> None:
+    """Take all turns on the caller's thread."""
+    if take_turns(lambda: False):
+        raise RuntimeError("the clock has no more events, but the run is not over")
+
+
 class InlineExecutor:
     """Runs an assignment when it starts, on the caller's thread.
 
     JAX only enqueues the steps, so that the host continues while they run.
     """
 
+    run_turns = staticmethod(run_turns_alone)
+
     def __init__(self, run: Any):
         """`run(assignment)` returns a `RoundOutcome`; see `StepRunner.run`."""
         self._run = run
         self._results: dict[int, Result] = {}
-
-    def run_turns(self, take_turns: TakeTurns) -> None:
-        """Take all turns on the caller's thread."""
-        run_turns_alone(take_turns)
 
     def flush(self) -> None:
         """Do nothing: `start` has begun every assignment."""
@@ -67,12 +71,6 @@ class InlineExecutor:
     def close(self) -> list[int]:
         """Do nothing: there are no threads to end."""
         return []
-
-
-def run_turns_alone(take_turns: TakeTurns) -> None:
-    """Take all turns on the caller's thread."""
-    if take_turns(lambda: False):
-        raise RuntimeError("the clock has no more events, but the run is not over")
 
 
 def group_assignments(
@@ -187,15 +185,12 @@ class SpreadExecutor(InlineExecutor):
         if shape not in self._seen:
             self._seen[shape] = {device}
             return super().begin(assignment)
-        if device in self._seen[shape] and self._is_idle(device):
+        busy = device in self._latest and not self._latest[device].done()
+        if device in self._seen[shape] and not busy:
             return self._others.begin(assignment)
         self._seen[shape].add(device)
         self._latest[device] = self._threads[device].submit(self._run, assignment)
         return self._latest[device].result
-
-    def _is_idle(self, device: Device) -> bool:
-        """Whether the device's own thread has finished all its work."""
-        return device not in self._latest or self._latest[device].done()
 
     def close(self) -> list[int]:
         """Wait for running assignments and cancel those that have not begun."""

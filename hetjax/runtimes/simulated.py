@@ -2,7 +2,6 @@
 
 import os
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,6 +19,7 @@ from hetjax.runtimes.compiled.batch_sources import HostRows, rows_on
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
 from hetjax.runtimes.compiled.player_choice import (
     CHECKPOINT_KINDS,
+    PlayerChoice,
     choose,
     max_steps_ahead,
     num_lanes,
@@ -52,21 +52,18 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     placed = f"on {', '.join(map(device_name, devices))}"
     notes = {"placement": placed, "played": choice.description}
     if choice.compiled:
-        player = _compiled(
-            strategy, job, clock.workers, devices[0], on_device=choice.on_device
-        )
+        player = _compiled(strategy, job, clock.workers, devices[0], choice)
         player.expect(begins)
         support = CheckpointSupport(CHECKPOINT_KINDS[True], whole=True)
         return Runtime(clock, player, {}, notes=notes, checkpoints=support)
-    placement = _place(devices, len(clock.workers))
-    step_mode = step_mode_of_table(job, devices[0].platform)
-    executor = _executor(
-        StepRunner(StepSettings.of(strategy), job),
-        step_mode,
-        devices,
-        placement,
-        len(clock.workers),
-    )
+    # worker k is on device k % D; merges and evaluations run on the first one
+    number, placement = len(clock.workers), Placement()
+    if devices != (default_device(),):
+        of_workers = [devices[k % len(devices)] for k in range(number)]
+        placement = Placement(of_workers, devices[0])
+    step_mode = step_mode_of_table(job, platform)
+    steps = StepRunner(StepSettings.of(strategy), job)
+    executor = _executor(steps, step_mode, devices, placement, number)
     step_modes = {devices[0].device_kind: step_mode}
     player = ReferencePlayer(strategy, job, clock.workers, executor, placement)
     support = CheckpointSupport(CHECKPOINT_KINDS[False])
@@ -95,26 +92,19 @@ def _compiled(
     job: Job,
     workers: tuple[WorkerInfo, ...],
     device: Device,
-    *,
-    on_device: bool,
+    choice: PlayerChoice,
 ) -> CompiledPlayer:
     """Return the player of a compiled run on a device."""
     at = None if device == default_device() else device
-    rows = rows_on(job, at) if on_device else HostRows(job.train, strategy.batch_size)
-    make = (
-        CompiledPlayer
-        if job.variants is None
-        else partial(SideBySidePlayer, variants=job.variants)
+    data = (
+        rows_on(job, at)
+        if choice.on_device
+        else HostRows(job.train, strategy.batch_size)
     )
-    return make(
-        strategy,
-        job,
-        workers,
-        rows,
-        at,
-        lanes=num_lanes(job, strategy, len(workers), device),
-        max_steps_ahead=max_steps_ahead(strategy, job, device.platform),
-    )
+    make = CompiledPlayer if job.variants is None else SideBySidePlayer
+    lanes = num_lanes(job, strategy, len(workers), device)
+    most = max_steps_ahead(strategy, job, device.platform)
+    return make(strategy, job, workers, data, at, lanes=lanes, max_steps_ahead=most)
 
 
 def _devices(
@@ -131,13 +121,6 @@ def _devices(
     _, actions = begin(strategy.policy, workers, len(job.train))
     several = len({worker for worker, _ in actions.dispatch}) > 1
     return devices if several else devices[:1]
-
-
-def _place(devices: tuple[Device, ...], workers: int) -> Placement:
-    """Place worker k on device k % D; merges and evaluations run on the first one."""
-    if devices == (default_device(),):
-        return Placement()
-    return Placement([devices[k % len(devices)] for k in range(workers)], devices[0])
 
 
 def _executor(

@@ -50,8 +50,7 @@ def flops_per_example(job: Job) -> float:
 
     def counted() -> float:
         jaxpr = _loss_of(job).jaxpr
-        model = jax.eval_shape(programs.task.init, jax.random.key(0))[0]
-        return max(float(_products(jaxpr)), 2.0 * tree.size(model))
+        return max(float(_products(jaxpr)), 2.0 * tree.size(programs.model_like[0]))
 
     return programs.once("operations of the loss", counted)
 
@@ -109,7 +108,7 @@ def _names(job: Job) -> list[str]:
 def _loss_of(job: Job) -> Any:
     """Return the jaxpr of the task's loss on a batch."""
     task, key = job.programs.task, jax.random.key(0)
-    model = jax.eval_shape(task.init, key)
+    model = job.programs.model_like
     batch = make_batch(job.train, np.zeros(1, np.int64), job.buckets)
     return jax.make_jaxpr(task.loss)(*model, batch, key)
 

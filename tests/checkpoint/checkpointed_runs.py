@@ -57,7 +57,6 @@ def run(
     job = session.job(strategy.name, strategy, seed)._replace(**changes)
     runtime = open_runtime(session.machine, strategy, job)
     loop = Loop(
-        strategy.name,
         strategy,
         job,
         runtime,

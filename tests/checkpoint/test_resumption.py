@@ -240,6 +240,7 @@ FIXED = {  # attributes of parts that do not change during a run
     "MergeQueues": {"_machine", "_workers", "_common_link"},
     "Contention": {"_workers"},
     "Ledger": {"_topology", "_above", "_workers", "_overwrites", "_accrues"},
+    "ModelVersions": set(),
     "Losses": set(),
     "Examples": {"_sampler", "_workers", "_nonzeros"},
     "TapeWriter": {
@@ -276,7 +277,7 @@ def opened_loop():
     runs = session(p.task, p.data, machine, 0.01)
     job = runs.job(strategy.name, strategy, 0)
     runtime = open_runtime(machine, strategy, job)
-    loop = Loop(strategy.name, strategy, job, runtime, lambda point: "")
+    loop = Loop(strategy, job, runtime, lambda point: "")
     loop.run()
     return loop
 

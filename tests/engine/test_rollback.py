@@ -84,7 +84,7 @@ def opened(trouble):
     """The loop of a compiled run, whose marks and ways back are counted."""
     made, runs = strategy("async_sgd", 6), runs_of("mlp", trouble)
     job = runs.job("", made, 0)._replace(compiled=True)
-    return Loop("", made, job, open_runtime(runs.machine, made, job), lambda point: "")
+    return Loop(made, job, open_runtime(runs.machine, made, job), lambda point: "")
 
 
 @pytest.mark.parametrize("trouble", ["", "reset"])
@@ -111,16 +111,18 @@ def test_a_mark_restores_the_player():
     loop._interrupted = lambda: ""
     player = loop._player
     mark = player.mark()
-    before = jax.tree.map(np.asarray, player._run_state)
-    rounds = list(player._stretch.rounds)
+    before = jax.tree.map(np.asarray, player.launcher.run_state)
+    rounds = list(player._collector.stretch.rounds)
     for _ in range(9):
         loop._turn()
-    player.launch()
+    player._collector.launch()
     moved = jax.tree.leaves(
-        jax.tree.map(lambda a, b: bool(np.any(a != b)), before, player._run_state)
+        jax.tree.map(
+            lambda a, b: bool(np.any(a != b)), before, player.launcher.run_state
+        )
     )
     assert any(moved)
     player.undo(mark)
-    jax.tree.map(np.testing.assert_array_equal, player._run_state, before)
-    assert player._stretch.rounds == rounds
+    jax.tree.map(np.testing.assert_array_equal, player.launcher.run_state, before)
+    assert player._collector.stretch.rounds == rounds
     assert player.knows_in_time

@@ -24,7 +24,9 @@ def test_batches_gathered_at_once_equal_those_of_each_step(at_once, exact, monke
         TASK, DATA, preset("v100x4"), RunConfig(seconds=1.0, num_evals=1)
     ).job("local_sgd", strategy, 0)
     rows = list(np.random.default_rng(0).integers(60, size=(7, 4)))
-    found = list(StepRunner(StepSettings.of(strategy), job, exact=exact)._batches(rows))
+    runner = StepRunner(StepSettings.of(strategy), job)
+    runner._exact = exact
+    found = list(runner._batches(rows))
     expected = [make_batch(job.train, r, job.buckets, exact=exact) for r in rows]
     chex.assert_trees_all_equal(found, expected)
     assert [b.x.shape for b in found] == [b.x.shape for b in expected]

@@ -9,7 +9,8 @@ from real_runs import TASK
 from zoo import make
 
 import hetjax as hj
-from hetjax.engine.programs.task_programs import Programs, fetch_fn, merge_fn
+from hetjax.engine.programs.merge_functions import fetch_fn, merge_fn
+from hetjax.engine.programs.task_programs import Programs
 from hetjax.machine.types import PUSH_FETCH, MergeAction, MergeOp, WorkerInfo
 from hetjax.merge.merge_traffic import exchange_of
 from hetjax.merge.worker_stats import WorkerStats

@@ -10,7 +10,7 @@ from absl.testing import parameterized
 from test_laws import TABLE
 
 from hetjax import tree
-from hetjax.engine.programs.task_programs import applied
+from hetjax.engine.programs.merge_functions import applied
 from hetjax.merge import MergeProperty
 from hetjax.merge.counters import counters_of, counting, places_of
 from hetjax.merge.group import Group, unstacked

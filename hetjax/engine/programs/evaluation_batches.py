@@ -1,7 +1,8 @@
 """Evaluation: the batches of a whole split, and mean metrics over them."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,48 +21,23 @@ MAX_RESIDENT = 2**30  # bytes of a split's dense arrays on the device, at most
 MAX_IN_FLIGHT = 2  # evaluation batches; more would need more memory
 
 
+@dataclass(frozen=True, eq=False)
 class BatchesWhenUsed(Sequence[Batch]):
     """The evaluation batches of a large split, each made on access."""
 
-    def __init__(
-        self,
-        split: Split,
-        pieces: Sequence[np.ndarray],
-        bucket: Bucket,
-        device: Device | None = None,
-        *,
-        exact: bool = False,
-    ):
-        """`pieces` are the rows of each batch; device=None leaves the choice to JAX.
-
-        With `exact` the last batch is not padded.
-        """
-        self._split, self._pieces = split, pieces
-        self._bucket, self._device, self._exact = bucket, device, exact
+    split: Split
+    pieces: Sequence[np.ndarray]  # the rows of each batch
+    bucket: Bucket
+    exact: bool  # whether the last batch is not padded
+    device: Device | None = None  # None leaves the choice to JAX
 
     def __len__(self) -> int:
-        return len(self._pieces)
+        return len(self.pieces)
 
-    @overload
-    def __getitem__(self, index: int) -> Batch: ...
-    @overload
-    def __getitem__(self, index: slice) -> "BatchesWhenUsed": ...
-    def __getitem__(self, index: int | slice) -> "Batch | BatchesWhenUsed":
-        if isinstance(index, slice):
-            return self._of(self._pieces[index], self._device)
-        rows = self._pieces[index]
-        batch = make_batch(self._split, rows, (self._bucket,), exact=self._exact)
-        return jax.device_put(batch, self._device)
-
-    def on(self, device: Device) -> "BatchesWhenUsed":
-        """Return the same batches, made on this device."""
-        return self._of(self._pieces, device)
-
-    def _of(
-        self, pieces: Sequence[np.ndarray], device: Device | None
-    ) -> "BatchesWhenUsed":
-        exact = self._exact
-        return BatchesWhenUsed(self._split, pieces, self._bucket, device, exact=exact)
+    def __getitem__(self, index: int) -> Batch:  # pyright: ignore
+        rows = self.pieces[index]
+        batch = make_batch(self.split, rows, (self.bucket,), exact=self.exact)
+        return jax.device_put(batch, self.device)
 
 
 def evaluation_batches(
@@ -75,13 +51,11 @@ def evaluation_batches(
     """
     most = EVAL_NUMBERS // max(1, numbers)
     size = min(EVAL_EXAMPLES, max(1, most), len(split))
-    pieces = [
-        np.arange(i, min(i + size, len(split))) for i in range(0, len(split), size)
-    ]
+    pieces = np.split(np.arange(len(split)), range(size, len(split), size))
     buckets = [_exact_bucket(split, rows, size) for rows in pieces]
     every = zip(*(b.capacities for b in buckets), strict=True)
     bucket = Bucket(size, tuple(max(column) for column in every))
-    batches = BatchesWhenUsed(split, pieces, bucket, exact=exact)
+    batches = BatchesWhenUsed(split, pieces, bucket, exact)
     columns = split.x, split.y
     small = row_bytes(columns) * len(split) <= MAX_RESIDENT
     if small and all(map(in_memory, leaves_of(columns))):
@@ -94,7 +68,7 @@ def batches_on(batches: Sequence[Batch], device: Device | None) -> Sequence[Batc
     if device is None:
         return batches
     if isinstance(batches, BatchesWhenUsed):
-        return batches.on(device)
+        return replace(batches, device=device)
     return jax.device_put(batches, device)
 
 
@@ -104,7 +78,7 @@ def numbers_per_example(programs: Programs, split: Split) -> int:
     The program is traced for two and for four examples; it is not compiled.
     """
     task = programs.task
-    model = jax.eval_shape(task.init, jax.random.key(0))
+    model = programs.model_like
     of_two, of_four = (
         _sizes(jax.make_jaxpr(task.metrics)(*model, batch_of(split, size)).jaxpr)
         for size in (2, 4)

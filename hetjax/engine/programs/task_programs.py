@@ -10,13 +10,10 @@ import jax.numpy as jnp
 from hetjax import tree
 from hetjax.data.batching import Batch
 from hetjax.engine.programs.compilations import FirstCalls
+from hetjax.engine.programs.merge_functions import check_in, fetch_fn, merge_fn
 from hetjax.local import LocalUpdate, empty_buffers, step_buffers, with_buffers
-from hetjax.machine.types import MergeOp
-from hetjax.merge.counters import counters_of, counting, places_of, with_counters
-from hetjax.merge.members import at_round_start, reset_to
-from hetjax.merge.merge_checks import check_op
+from hetjax.merge.counters import counting, places_of
 from hetjax.merge.types import Merge
-from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica, Requires
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Mean, Task, make_grad_fn
@@ -39,15 +36,23 @@ class Programs:
         self.finite = jax.jit(tree.all_finite)
         self.check_in = jax.jit(check_in, donate_argnums=0)
 
-    @cached_property
-    def _model_state(self) -> ModelState:
-        """Shapes and dtypes of the model state."""
-        return jax.eval_shape(self.task.init, jax.random.key(0))[1]
+    @property
+    def model_like(self) -> tuple[Params, ModelState]:
+        """The shapes and dtypes of a model."""
+        return jax.eval_shape(self.task.init, jax.random.key(0))
+
+    def replica_like(self, local_update: LocalUpdate, requires: Requires) -> Replica:
+        """Return the shapes and dtypes of a replica."""
+        return jax.eval_shape(self.replica(local_update, requires), *self.model_like)
 
     @cached_property
     def has_statistics(self) -> bool:
         """Whether the model has state that padded examples would change."""
-        return any(tree.is_float(leaf) for leaf in jax.tree.leaves(self._model_state))
+        return any(tree.is_float(leaf) for leaf in jax.tree.leaves(self.model_like[1]))
+
+    @cached_property
+    def _counters(self) -> tuple[int, ...]:
+        return places_of(self.model_like[1])
 
     @property
     def exact(self) -> bool:
@@ -56,7 +61,7 @@ class Programs:
 
     def merges_of(self, strategy: Strategy) -> tuple[Merge, ...]:
         """Return the strategy's merges; they count if the model state has counters."""
-        places = places_of(self._model_state)
+        places = self._counters
         if not places:
             return strategy.merges
         return tuple(
@@ -90,24 +95,14 @@ class Programs:
         return len(self._made) + self.first_calls.number
 
     def step(
-        self,
-        local_update: LocalUpdate,
-        requires: Requires,
-        *,
-        donate: bool = True,
+        self, local_update: LocalUpdate, requires: Requires, *, donate: bool = True
     ) -> Callable:
         """(replica, batch, learning rate, key_data [3]) -> (replica, losses [B], mean).
 
         With `donate` the replica is donated. The step's random key is made from
         `key_data`, uint32: (seed, worker, step).
         """
-        return self.once(
-            ("step", local_update, step_buffers(local_update, requires), donate),
-            lambda: jax.jit(
-                self.step_fn(local_update, requires),
-                donate_argnums=(0,) if donate else (),
-            ),
-        )
+        return self._stepping(self.step_fn, local_update, requires, donate=donate)
 
     def steps(
         self,
@@ -122,33 +117,55 @@ class Programs:
 
         As `step`, with all K steps in one program: a loop, or `unrolled`.
         """
-        return self.once(
-            (
-                "steps",
-                local_update,
-                step_buffers(local_update, requires),
-                unrolled,
-                donate,
-            ),
-            lambda: jax.jit(
-                self._steps_fn(local_update, requires, unrolled=unrolled),
-                donate_argnums=(0,) if donate else (),
-            ),
-        )
+        make = self._unrolled_fn if unrolled else self._steps_fn
+        return self._stepping(make, local_update, requires, donate=donate)
 
     def vmapped(
-        self,
-        local_update: LocalUpdate,
-        requires: Requires,
-        *,
-        donate: bool = True,
+        self, local_update: LocalUpdate, requires: Requires, *, donate: bool = True
     ) -> Callable:
         """(replicas, batches [n, K, ...], learning rates [n], key_data [n, K, 3])
         -> (replicas, losses [n, K, B], means [n]).
 
         As `steps`, for n workers in one program.
         """
-        several = over_workers(self._steps_fn(local_update, requires, unrolled=False))
+        return self._stepping(self._vmapped_fn, local_update, requires, donate=donate)
+
+    def _stepping(
+        self, make: Callable, local_update: LocalUpdate, requires: Requires, *, donate
+    ) -> Callable:
+        """Return the jitted `make(...)`; merges with the same buffers share it."""
+        buffers = step_buffers(local_update, requires)
+        return self.once(
+            (make.__name__, local_update, buffers, donate),
+            lambda: jax.jit(
+                make(local_update, buffers), donate_argnums=(0,) if donate else ()
+            ),
+        )
+
+    def _unrolled_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
+        return self._steps_fn(local_update, requires, unrolled=True)
+
+    def _steps_fn(
+        self, local_update: LocalUpdate, requires: Requires, *, unrolled: bool = False
+    ) -> Callable:
+        step = self.step_fn(local_update, requires)
+
+        def steps(replica: Replica, batches: Batch, rate: jax.Array, key_data: Any):
+            def body(replica: Replica, inputs: tuple) -> tuple[Replica, tuple]:
+                batch, own = inputs
+                replica, losses, mean = step(replica, batch, rate, own)
+                return replica, (losses, mean)
+
+            number = key_data.shape[0] if unrolled else 1
+            replica, (losses, means) = jax.lax.scan(
+                body, replica, (batches, key_data), unroll=number
+            )
+            return replica, losses, means[-1]
+
+        return steps
+
+    def _vmapped_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
+        several = over_workers(self._steps_fn(local_update, requires))
 
         def vmapped(replicas: tuple[Replica, ...], *rest: Any) -> tuple:
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
@@ -159,34 +176,7 @@ class Programs:
             ]
             return tuple(after), losses, means
 
-        return self.once(
-            ("vmapped", local_update, step_buffers(local_update, requires), donate),
-            lambda: jax.jit(vmapped, donate_argnums=(0,) if donate else ()),
-        )
-
-    def _steps_fn(
-        self, local_update: LocalUpdate, requires: Requires, *, unrolled: bool
-    ) -> Callable:
-        step = self.step_fn(local_update, requires)
-
-        def steps(
-            replica: Replica,
-            batches: Batch,
-            learning_rate: jax.Array,
-            key_data: jax.Array,
-        ):
-            def body(replica: Replica, inputs: tuple) -> tuple[Replica, tuple]:
-                batch, own = inputs
-                replica, losses, mean = step(replica, batch, learning_rate, own)
-                return replica, (losses, mean)
-
-            number = key_data.shape[0] if unrolled else 1
-            replica, (losses, means) = jax.lax.scan(
-                body, replica, (batches, key_data), unroll=number
-            )
-            return replica, losses, means[-1]
-
-        return steps
+        return vmapped
 
     def replica(self, local_update: LocalUpdate, requires: Requires) -> Callable:
         """(params, model state) -> a new replica, in its own device buffers.
@@ -205,15 +195,10 @@ class Programs:
         """As `step`, not jitted: for use inside a larger program."""
         keyed_step = self.keyed_step_fn(local_update, requires)
 
-        def step(
-            replica: Replica,
-            batch: Batch,
-            learning_rate: jax.Array,
-            key_data: jax.Array,
-        ):
+        def step(replica: Replica, batch: Batch, rate: jax.Array, key_data: jax.Array):
             seed, worker, number = key_data
             key = step_key(jax.random.key(seed), worker, number)
-            return keyed_step(replica, batch, learning_rate, key)
+            return keyed_step(replica, batch, rate, key)
 
         return step
 
@@ -221,11 +206,9 @@ class Programs:
         """As `step_fn`, with the step's random key itself in place of `key_data`."""
         stepping = with_buffers(local_update, requires)
 
-        def step(
-            replica: Replica, batch: Batch, learning_rate: jax.Array, key: jax.Array
-        ):
+        def step(replica: Replica, batch: Batch, rate: jax.Array, key: jax.Array):
             grad_fn = make_grad_fn(self.task, key)
-            replica, losses = stepping.step(replica, batch, learning_rate, grad_fn)
+            replica, losses = stepping.step(replica, batch, rate, grad_fn)
             return replica, losses, jnp.sum(losses * batch.weight) / batch.count
 
         return step
@@ -261,28 +244,27 @@ class Programs:
 
     def fetch(self, merge: Merge) -> Callable:
         """(state, replicas) -> replicas with the merge's model; they are donated."""
-
         return self.once(
             ("fetch", merge), lambda: jax.jit(fetch_fn(merge), donate_argnums=1)
         )
 
     def as_member(self, merge: Merge) -> Callable:
         """(state) -> the node as a replica for its parent node, in its own buffers."""
-        if merge.as_member is None or merge.from_parent is None:
+        of = merge.as_member
+        if of is None or merge.from_parent is None:
             raise ValueError(
                 "a node of a tree merges into its parent node, but its merge has no "
                 "`as_member` and `from_parent`: use another merge (average, "
                 "normalized, sma, hierarchical)"
             )
-        of = merge.as_member
         return self.once(
             ("member", merge), lambda: jax.jit(lambda state: tree.copies(of(state)))
         )
 
     def from_parent(self, merge: Merge) -> Callable:
         """(state, replica) -> the node's state after its parent's merge."""
-        assert merge.from_parent is not None  # checked in `member`, called before
         adopt = merge.from_parent
+        assert adopt is not None  # checked in `as_member`, called before
         return self.once(("adopt", merge), lambda: jax.jit(adopt))
 
     def evaluate_all_fn(
@@ -317,75 +299,6 @@ class Programs:
 def step_key(key: jax.Array, worker: Any, number: Any) -> jax.Array:
     """Return the random key of step `number` of a worker, from the key of the run."""
     return jax.random.fold_in(jax.random.fold_in(key, worker), number)
-
-
-def merge_fn(merge: Merge) -> Callable:
-    """As `Programs.merge`, not jitted: for use inside another program."""
-
-    def apply(
-        state: MergeState, replicas: tuple[Replica, ...], packed: Any, op: MergeOp
-    ):
-        check_op("this strategy", op, merge.ops)
-        return applied(merge, state, replicas, WorkerStats.unpacked(packed), op)
-
-    return apply
-
-
-def applied(
-    merge: Merge,
-    state: MergeState,
-    replicas: tuple[Replica, ...],
-    stats: WorkerStats,
-    op: MergeOp,
-) -> tuple[MergeState, tuple[Replica, ...]]:
-    """Apply a merge; a worker that receives a model starts its round there.
-
-    This does not rely on the merge: a custom one may only replace parameters.
-    """
-    state, replicas = merge.apply(state, replicas, stats, op)
-    if op & (MergeOp.FETCH | MergeOp.DELIVER):
-        replicas = tuple(at_round_start(r) for r in replicas)
-    return state, tuple(replicas)
-
-
-def fetch_fn(merge: Merge) -> Callable:
-    """As `Programs.fetch`, not jitted."""
-
-    def fetch(state: MergeState, replicas: tuple[Replica, ...]) -> tuple[Replica, ...]:
-        params, model_state = merge.model(state)
-        counters = counters_of(model_state)
-        after = [reset_to(r, params, model_state) for r in replicas]
-        return tuple(
-            r._replace(model_state=with_counters(r.model_state, counters))
-            for r in after
-        )
-
-    return fetch
-
-
-def check_in(now: Replica, before: Replica, after: Replica) -> Replica:
-    """Add the change by a worker's steps to a replica that merges have changed.
-
-    The steps led from `before` to `after`, while merges led from `before` to `now`.
-    """
-
-    def both(now: jax.Array, before: jax.Array, after: jax.Array) -> jax.Array:
-        return now + (after - before)
-
-    carried = (
-        {"round_start": now.carry["round_start"]} if "round_start" in now.carry else {}
-    )
-    model_state = tree.map_floats(
-        both, now.model_state, before.model_state, after.model_state
-    )
-    counters = map(
-        jnp.maximum, counters_of(now.model_state), counters_of(after.model_state)
-    )
-    return after._replace(
-        params=tree.map_floats(both, now.params, before.params, after.params),
-        model_state=with_counters(model_state, tuple(counters)),
-        carry={**after.carry, **carried},
-    )
 
 
 def over_workers(steps: Callable) -> Callable:

@@ -23,12 +23,7 @@ def final(values: Sequence[float]) -> float:
 
 
 def has_collapsed(values: Sequence[float], mode: str) -> bool:
-    """Whether the end is far below the best value.
-
-    The loss is more than a tenth of the best value's gain over the first one, and more
-    than 1 % of the best value. NaN at the end is not a collapse: such runs stop with a
-    reason.
-    """
+    """See `History.collapsed`; runs that end with NaN have stopped with a reason."""
     best, end = best_of(values, mode), final(values)
     if not (math.isfinite(best) and end == end):
         return False
@@ -41,11 +36,7 @@ def has_collapsed(values: Sequence[float], mode: str) -> bool:
 def held_from(values: Sequence[float], target: float, mode: str) -> int | None:
     """Return the index of the first value that reaches the target and holds it.
 
-    From there on, the median of any w consecutive values (of the remaining ones, if
-    fewer) is no more than 3 % below the target, and neither is the end, `final`: 3 % of
-    the target, or of its distance from the first value, whichever is less. w is a tenth
-    of all values, and at least three, so that no single value decides. None if there is
-    no such value.
+    See `History.seconds_to`; None if there is no such value.
     """
     scores = np.array([score(v, mode) for v in values], float)
     scores[np.isnan(scores)] = -math.inf

@@ -1,7 +1,7 @@
 """The log of a run: one line for each event in its records."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, SupportsIndex, overload
+from typing import Any, NamedTuple
 
 SHOWN = 40  # lines of a printed log, at its beginning and at its end
 # the order at equal times; worker events are in between
@@ -20,13 +20,9 @@ class LogEntry(NamedTuple):
 class Log(list[LogEntry]):
     """Entries in order of time; the log and its slices are printed as tables."""
 
-    @overload
-    def __getitem__(self, where: SupportsIndex) -> LogEntry: ...
-    @overload
-    def __getitem__(self, where: slice) -> "Log": ...
-    def __getitem__(self, where: SupportsIndex | slice) -> "LogEntry | Log":
+    def __getitem__(self, where: Any) -> Any:
         found = super().__getitem__(where)
-        return Log(found) if isinstance(where, slice) else found  # pyright: ignore
+        return Log(found) if isinstance(where, slice) else found
 
     def __repr__(self) -> str:
         width = max([6, *(len(entry.worker) for entry in self)])

@@ -2,13 +2,15 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetjax.checkpointable import Checkpointable
+from hetjax.engine.records.moved_models import ModelVersions, MovedModels
 from hetjax.engine.records.timeline import Timeline, WorkerRecord
-from hetjax.machine.merge_times import Moves, Stamps, moves_of
+from hetjax.machine.merge_times import Stamps, moves_of
 from hetjax.machine.merge_tree import Topology
 from hetjax.machine.types import (
     ROOT,
@@ -25,6 +27,11 @@ class Recent(NamedTuple):
 
     updates: int = 0
     examples: int = 0
+
+    def plus(self, other: "Recent", sign: int = 1) -> "Recent":
+        """Return the sum, or the difference with sign=-1."""
+        updates, examples = other
+        return Recent(self.updates + sign * updates, self.examples + sign * examples)
 
 
 _NOTHING = Recent()
@@ -50,9 +57,7 @@ class Ledger(Checkpointable):
         "_last",
         "_in_flight",
         "_merging_until",
-        "_versions",
-        "_fetched",
-        "_mail",
+        "versions",
         "_unseen",
         "_discarded",
     )
@@ -65,37 +70,25 @@ class Ledger(Checkpointable):
         overwrites: bool = False,
         accrues: bool = False,
     ):
-        """Start with all counters at zero.
+        """`overwrites`: whether a worker holds only the gradient of its last step.
 
-        `overwrites`: whether a worker holds only the gradient of its last step;
         `accrues`: whether it holds a sum of gradients, which a fetch does not clear.
         """
-        self._topology = topology
-        self._overwrites, self._accrues = overwrites, accrues
+        self._topology, self._overwrites, self._accrues = topology, overwrites, accrues
         self._workers = [w.name for w in workers]
-        n = len(workers)
         self.records = [WorkerRecord(w.name) for w in workers]
-        self.timeline = Timeline()
-        self.updates = 0
-        self.examples = 0
+        self.timeline, self.versions = Timeline(), ModelVersions()
+        self.updates = self.examples = 0
         self._rounds: dict[int, list[Arrival]] = {}  # of workers, since they merged
         self._recent: dict[str, Recent] = {}  # of nodes
         # the parent node of each member, and what its members pushed in its last merge
-        self._above = {
-            m: n for n, node in topology.nodes.items() for m in node.children
-        }
+        nodes = topology.nodes.items()
+        self._above = {m: name for name, node in nodes for m in node.children}
         self._pushed: dict[str, dict[int | str, _Pushed]] = {}
-        # batch size and learning rate of the last round
         self._last: dict[int | str, _Last] = {}
-        # worker -> start of its round in flight [s]
-        self._in_flight: dict[int, float] = {}
-        self._merging_until = [0.0] * n  # [s] end of each worker's last merge
-        self._versions: dict[str, int] = {}  # of a node's model
-        # the version of the node's model that a member has, and that is in its mailbox
-        self._fetched: dict[int | str, int] = {}
-        self._mail: dict[int | str, int] = {}
-        # merges that may finish after the run: (visible [s], bytes of a model, action)
-        self._unseen: list[tuple[float, int, MergeAction]] = []
+        self._in_flight: dict[int, float] = {}  # starts of rounds, by worker [s]
+        self._merging_until = [0.0] * len(workers)  # ends of last merges [s]
+        self._unseen: list[MovedModels] = []  # merges that may finish after the run
         # by worker: steps that do not count as updates, and their latest rounds
         self._discarded: dict[int, tuple[int, tuple[Arrival, ...]]] = {}
 
@@ -107,13 +100,14 @@ class Ledger(Checkpointable):
         """
         before = [record.name for record in saved["records"]]
         self.updates, self.examples = saved["updates"], saved["examples"]
-        self._versions = {ROOT: saved["_versions"].get(ROOT, 0)}
+        versions = saved["versions"]["of_nodes"]
+        self.versions.of_nodes = {ROOT: versions.get(ROOT, 0)}
         records = dict(zip(before, saved["records"], strict=True))
         gone = [name for name in before if name not in self._workers]
         here = [records.get(r.name, r) for r in self.records]
         self.records = [*here, *(records[name] for name in gone)]
         index = {name: k for k, name in enumerate([*self._workers, *gone])}
-        table = np.array(saved["timeline"].numbers).reshape(-1, 4)
+        table = saved["timeline"].table
         table[:, 0] = [index[before[int(k)]] for k in table[:, 0]]
         self.timeline = Timeline(array("d", table.ravel()))
         self._discarded = {index[before[k]]: x for k, x in saved["_discarded"].items()}
@@ -123,12 +117,11 @@ class Ledger(Checkpointable):
     ) -> None:
         """Record that a round of a worker begins at `start`."""
         sizes = self.records[worker].batch_size_over_time
-        if local_round.local_steps and (
-            not sizes or sizes[-1][1] != local_round.batch_size
-        ):
-            sizes.append((start, float(local_round.batch_size)))
+        size, last = local_round.batch_size, sizes[-1][1] if sizes else None
+        if local_round.local_steps and size != last:
+            sizes.append((start, float(size)))
         self._in_flight[worker] = start
-        self._last[worker] = (local_round.batch_size, learning_rate)
+        self._last[worker] = size, learning_rate
 
     def record_merge(self, worker: int, start: float, stamps: Stamps) -> None:
         """Record that a worker merged, or queued for a merge, from `start` on.
@@ -146,50 +139,29 @@ class Ledger(Checkpointable):
         self._merging_until[worker] = max(start, finish)
 
     def record_models(
-        self,
-        action: MergeAction,
-        num_bytes: int,
-        visible: float,
-        *,
-        next_evaluation: float,
+        self, action: MergeAction, num_bytes: int, visible: float, due: float
     ) -> None:
         """Count the bytes of the models that a merge moves, `visible` from that time.
 
-        `next_evaluation` [s] may be the last one of the run.
+        The next evaluation, which may be the last one, is `due` [s].
         """
-        self._move(action, num_bytes)
-        if visible > next_evaluation:
-            self._unseen.append((visible, num_bytes, action))
+        merge = MovedModels(visible, num_bytes, action)
+        self.count_bytes(merge)
+        if visible > due:
+            self._unseen.append(merge)
         if self._unseen:
-            self._unseen = [m for m in self._unseen if m[0] > next_evaluation]
+            self._unseen = self.unseen(due)
 
-    def unseen(self, time: float) -> tuple[list[tuple[float, MergeAction]], int]:
-        """Return the merges visible after `time` [s], each with when, and their bytes.
+    def unseen(self, time: float) -> list[MovedModels]:
+        """Return the merges visible after the next or the last evaluation."""
+        return [m for m in self._unseen if m.visible > time]
 
-        `time` is that of the next evaluation, or of the last one.
-        """
-        found = [m for m in self._unseen if m[0] > time]
-        moved = 0
-        for _, num_bytes, action in found:
-            workers, sends, receives = _models_of(action)
-            moved += len(workers) * (sends + receives) * num_bytes
-        return [(visible, action) for visible, _, action in found], moved
-
-    def discard_unseen(self, end: float) -> None:
-        """Subtract the bytes of merges that are visible after `end` [s]."""
-        for visible, num_bytes, action in self._unseen:
-            if visible > end:
-                self._move(action, -num_bytes)
-
-    def _move(self, action: MergeAction, num_bytes: int) -> None:
-        workers, sends, receives = _models_of(action)
+    def count_bytes(self, merge: MovedModels, sign: int = 1) -> None:
+        """Count the bytes of a merge; subtract them with sign=-1."""
+        workers, sends, receives = merge.transfers
         for worker in workers:
-            self.records[worker].bytes_received += sends * num_bytes
-            self.records[worker].bytes_sent += receives * num_bytes
-
-    def record_fetch(self, worker: int) -> None:
-        """Record that a worker got a copy of the root's current model."""
-        self._fetched[worker] = self._versions.get(ROOT, 0)
+            self.records[worker].bytes_received += sign * sends * merge.num_bytes
+            self.records[worker].bytes_sent += sign * receives * merge.num_bytes
 
     def has_merged(self, worker: int) -> bool:
         """Whether the worker has merged all its rounds and has none in flight."""
@@ -207,22 +179,19 @@ class Ledger(Checkpointable):
             record.nans += 1
             self._rounds.pop(worker, None)
             return
-        steps, examples = local_round.local_steps, local_round.examples
-        if self._overwrites and steps:
+        if self._overwrites and local_round.local_steps:
             self._discard_updates(worker)
-        record.updates += steps
-        record.examples += examples
         record.padded += padded
-        self.updates += steps
-        self.examples += examples
+        for counter in (record, self):
+            counter.updates += local_round.local_steps
+            counter.examples += local_round.examples
         self._rounds.setdefault(worker, []).append(arrival)
 
     def _discard_updates(self, worker: int) -> None:
         """Subtract the updates of a worker that were never merged."""
-        last = self._rounds.pop(worker, [])
+        last = tuple(self._rounds.pop(worker, ()))
         steps = sum(a.local_round.local_steps for a in last)
-        total, _ = self._discarded.get(worker, (0, ()))
-        self._discarded[worker] = total + steps, tuple(last)
+        self._discarded[worker] = self._discarded.get(worker, (0,))[0] + steps, last
         for counter in (self.records[worker], self):
             counter.updates -= steps
 
@@ -231,8 +200,7 @@ class Ledger(Checkpointable):
 
         The random key of a step is made from this number: each step has its own.
         """
-        dropped, _ = self._discarded.get(worker, (0, ()))
-        return self.records[worker].updates + dropped
+        return self.records[worker].updates + self._discarded.get(worker, (0,))[0]
 
     def undo_arrival(self, arrival: Arrival, padded: int) -> None:
         """Subtract a round whose replica turned out not to be finite.
@@ -254,17 +222,13 @@ class Ledger(Checkpointable):
             del rounds[: rounds.index(arrival) + 1]
             if not rounds:
                 del self._rounds[worker]
-        elif above is not None and above in self._recent:
-            self._take_from(above, worker, _of([arrival]))
-
-    def _take_from(self, node: str, worker: int, did: Recent) -> None:
-        """Subtract a worker's round from what was pushed to the node."""
-        self._recent[node] = _less(self._recent[node], did)
-        pushed = self._pushed[node]
-        if worker in pushed:  # in the node's last merge
-            last, recent = pushed[worker]
-            pushed[worker] = last, _less(recent, did)
-            self._last[node] = _of_node(pushed.values())
+        elif above is not None and above in self._recent:  # subtract what was pushed
+            did, pushed = _of([arrival]), self._pushed[above]
+            self._recent[above] = self._recent[above].plus(did, -1)
+            if worker in pushed:  # in the node's last merge
+                last, recent = pushed[worker]
+                pushed[worker] = last, recent.plus(did, -1)
+                self._last[above] = _of_node(pushed.values())
 
     def record_loss(self, worker: int, time: float) -> None:
         """Record that a worker was lost, with its rounds since its last merge."""
@@ -280,7 +244,6 @@ class Ledger(Checkpointable):
     def take_stats(
         self,
         action: MergeAction,
-        *,
         share: np.ndarray | None = None,
         accuracy: Sequence[float] | None = None,
         learning_rate: float = 0.0,
@@ -291,21 +254,26 @@ class Ledger(Checkpointable):
         member without a round so far has the `learning_rate` passed here.
         """
         members = (*action.members, *action.partners)
-        moves = moves_of(action.op)
-        staleness = self._take_staleness(action, members, moves)
-        pushes = moves.pushes
+        staleness = self.versions.take_staleness(action)
+        pushes = moves_of(action.op).pushes
+        for member, stale in zip(action.members, staleness, strict=False):
+            if isinstance(member, int) and pushes:
+                histogram = self.records[member].staleness
+                histogram[stale] = histogram.get(stale, 0) + 1
         if action.op is MergeOp.FETCH and not self._accrues:
             for worker in action.members:
                 if isinstance(worker, int):
                     self._discard_updates(worker)
-        recent = [
-            self._take(m) if pushes and m in action.members else _NOTHING
-            for m in members
-        ]
+        recent = [_NOTHING] * len(members)
+        for i, m in enumerate(action.members if pushes else ()):
+            if isinstance(m, str):
+                recent[i] = self._recent.pop(m, _NOTHING)
+            else:
+                recent[i] = _of(self._rounds.pop(m, ()))
         last = [self._last.get(m, (0.0, learning_rate)) for m in members]
         if pushes and action.node in self._above:  # the root pushes nowhere
             total = self._recent.get(action.node, _NOTHING)
-            self._recent[action.node] = _sum(total, *recent)
+            self._recent[action.node] = reduce(Recent.plus, recent, total)
             pushed = dict(zip(members, zip(last, recent, strict=True), strict=True))
             self._last[action.node] = _of_node(pushed.values())
             self._pushed[action.node] = pushed
@@ -332,49 +300,17 @@ class Ledger(Checkpointable):
             )
         return np.array(rows, np.float32).T
 
-    def _take(self, member: int | str) -> Recent:
-        """Return what a member did since its last merge, once."""
-        if isinstance(member, str):
-            return self._recent.pop(member, _NOTHING)
-        return _of(self._rounds.pop(member, ()))
-
-    def _take_staleness(
-        self, action: MergeAction, members: tuple[int | str, ...], moves: Moves
-    ) -> list[int]:
-        """Return how many versions old each member's model is, and update the versions.
-
-        A version is one change of the node's model.
-        """
-        node = action.node
-        version = self._versions.get(node, 0) + (action.server_steps or 0)
-        staleness = [version - self._fetched.get(m, 0) for m in members]
-        for member, s in zip(action.members, staleness, strict=False):
-            if isinstance(member, int) and moves.pushes:
-                histogram = self.records[member].staleness
-                histogram[s] = histogram.get(s, 0) + 1
-            if moves.delivers:
-                self._fetched[member] = self._mail[member]
-        # only server steps change the model of a node that has them
-        if moves.pushes and action.server_steps is None:
-            version += 1
-        for member in action.members:
-            if moves.fetches:
-                self._fetched[member] = version
-            if moves.requests:
-                self._mail[member] = version
-        self._versions[node] = version
-        return staleness
-
     def map_times(self, time_map: Callable[[np.ndarray], np.ndarray]) -> None:
         """Map all times, planned to true, before `close`."""
+
+        def true(time: float) -> float:
+            return float(time_map(np.array(time)))
+
         self.timeline.map_times(time_map)
-        for k, start in self._in_flight.items():
-            self._in_flight[k] = float(time_map(np.array(start)))
+        self._in_flight = {k: true(start) for k, start in self._in_flight.items()}
         for record in self.records:
-            record.batch_size_over_time = [
-                (float(time_map(np.array(time))), size)
-                for time, size in record.batch_size_over_time
-            ]
+            sizes = record.batch_size_over_time
+            record.batch_size_over_time = [(true(t), size) for t, size in sizes]
 
     def close(self, duration: float) -> list[WorkerRecord]:
         """Return each worker's record; its five kinds of time sum to the duration.
@@ -383,58 +319,32 @@ class Ledger(Checkpointable):
         """
         for worker, start in sorted(self._in_flight.items()):
             self.timeline.add(worker, "busy", start, duration, arrived=False)
-        table = np.array(self.timeline.numbers).reshape(-1, 4)
+        table = self.timeline.table
         seconds = np.clip(table[:, 3], 0, duration) - np.clip(table[:, 2], 0, duration)
         for k, record in enumerate(self.records):
             mine, kind = table[:, 0] == k, table[:, 1] % len(Timeline.kinds)
-            record.busy = float(seconds[mine & (kind == 0)].sum())
-            record.merging = float(seconds[mine & (kind == 1)].sum())
-            record.transfer = float(seconds[mine & (kind == 2)].sum())
-            used = record.busy + record.merging + record.transfer
-            rest = max(0.0, duration - used)
-            record.waiting = rest if mine.any() else 0.0
-            record.idle = 0.0 if mine.any() else duration
-            sizes = record.batch_size_over_time
-            record.batch_size_over_time = [
-                size for size in sizes if size[0] <= duration
+            record.busy, record.merging, record.transfer = used = [
+                float(seconds[mine & (kind == i)].sum()) for i in range(3)
             ]
+            record.waiting, record.idle = 0.0, duration
+            if mine.any():
+                record.waiting = max(0.0, duration - (used[0] + used[1] + used[2]))
+                record.idle = 0.0
+            sizes = record.batch_size_over_time
+            record.batch_size_over_time = [x for x in sizes if x[0] <= duration]
         return self.records
 
 
-def _models_of(action: MergeAction) -> tuple[list[int], bool, bool]:
-    """Return a merge's workers, and whether they send their models and receive one.
-
-    A merge without transfers has none, as it needs no link.
-    """
-    members = (*action.members, *action.partners) if action.transfers else ()
-    moves = moves_of(action.op)
-    receives = moves.fetches or moves.requests
-    return [m for m in members if isinstance(m, int)], moves.pushes, receives
-
-
-def _of(rounds: Iterable[Arrival]) -> Recent:
+def _of(rounds: Sequence[Arrival]) -> Recent:
+    if len(rounds) == 1:  # the most frequent case
+        return Recent(rounds[0].local_round.local_steps, rounds[0].local_round.examples)
     every = [a.local_round for a in rounds]
-    if len(every) == 1:  # the most frequent case
-        return Recent(every[0].local_steps, every[0].examples)
     return Recent(sum(r.local_steps for r in every), sum(r.examples for r in every))
-
-
-def _sum(*recent: Recent) -> Recent:
-    return Recent(sum(r.updates for r in recent), sum(r.examples for r in recent))
-
-
-def _less(total: Recent, part: Recent) -> Recent:
-    return Recent(total.updates - part.updates, total.examples - part.examples)
 
 
 def _of_node(pushed: Iterable[_Pushed]) -> _Last:
     """Return the means over members that took steps; over all if none did."""
     every = list(pushed)
-    return _mean([x for x, r in every if r.updates] or [x for x, _ in every])
-
-
-def _mean(last: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    n = len(last)
-    return sum(size for size, _ in last) / n, sum(
-        learning_rate for _, learning_rate in last
-    ) / n
+    last = [x for x, r in every if r.updates] or [x for x, _ in every]
+    sizes, rates = zip(*last, strict=True)
+    return sum(sizes) / len(last), sum(rates) / len(last)

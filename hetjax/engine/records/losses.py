@@ -1,7 +1,7 @@
 """The losses of rounds: read once they are known, averaged between evaluations."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +19,15 @@ class Unchecked(NamedTuple):
     deferred: RoundResult | None  # if its numbers were not known when it arrived
     rows: Sequence[np.ndarray]  # of each step, for messages; not saved
 
+    @property
+    def known(self) -> bool:
+        """Whether its loss can be read without launching a program."""
+        return self.deferred is None or self.deferred.known
 
-def _saved(unchecked: Unchecked) -> Unchecked:
-    """Return what is saved of a round: its loss, if it is known by now."""
-    deferred = unchecked.deferred
-    if deferred is not None and deferred.known:
-        unchecked = unchecked._replace(mean=deferred.mean, deferred=None)
-    return unchecked._replace(rows=())
+    @property
+    def loss(self) -> float:
+        """The mean loss of its last step."""
+        return float(self.mean if self.deferred is None else self.deferred.mean)
 
 
 class Losses(Checkpointable):
@@ -39,8 +41,13 @@ class Losses(Checkpointable):
         self._total, self._rounds = 0.0, 0  # since the last `take_mean`
 
     def save(self) -> dict[str, Any]:
-        """Return all losses."""
-        unchecked = deque(_saved(u) for u in self._unchecked)
+        """Return all losses, which are read if they are known by now."""
+        unchecked = deque(
+            u._replace(mean=u.loss, deferred=None, rows=())
+            if u.deferred is not None and u.known
+            else u._replace(rows=())
+            for u in self._unchecked
+        )
         return {**super().save(), "_unchecked": unchecked}
 
     def copy(self) -> dict[str, Any]:
@@ -55,33 +62,17 @@ class Losses(Checkpointable):
         self, arrival: Arrival, result: RoundResult, rows: Sequence[np.ndarray]
     ) -> None:
         """Add an arrived round, after `take_known` for the known ones before it."""
-        known = result.known
-        mean, deferred = (result.mean, None) if known else (None, result)
+        mean, deferred = (result.mean, None) if result.known else (None, result)
         self._unchecked.append(Unchecked(arrival, mean, deferred, rows))
 
-    @property
-    def are_known(self) -> bool:
-        """Whether the loss of the first unread round is known."""
-        if not self._unchecked:
-            return False
-        deferred = self._unchecked[0].deferred
-        return deferred is None or deferred.known
-
-    def take_known(
-        self,
-    ) -> tuple[Arrival, float, RoundResult | None, Sequence[np.ndarray]]:
-        """Return (arrival, loss, deferred result, rows) of a known round, once.
+    def take_known(self) -> Iterator[Unchecked]:
+        """Yield the rounds whose losses are known, in order, each once.
 
         The loop calls it one arrival late, so that reading the loss does not delay the
         rounds that were just dispatched.
         """
-        arrival, mean, deferred, rows = self._unchecked.popleft()
-        return (
-            arrival,
-            float(mean if deferred is None else deferred.mean),
-            deferred,
-            rows,
-        )
+        while self._unchecked and self._unchecked[0].known:
+            yield self._unchecked.popleft()
 
     def count(self, arrival: Arrival, loss: float) -> None:
         """Count a round's loss in the mean since the last evaluation."""

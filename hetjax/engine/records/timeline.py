@@ -29,21 +29,20 @@ class Timeline:
     def __repr__(self) -> str:
         if not len(self):
             return "<Timeline without segments>"
-        table = np.array(self.numbers).reshape(-1, 4)
+        table = self.table
         workers, finish = len(np.unique(table[:, 0])), table[:, 3].max()
         return (
             f"<Timeline: {len(self):,} segments of {workers} workers over {finish:g} "
             "s; history.log lists them, hj.plot.timeline(history) draws them>"
         )
 
+    @property
+    def table(self) -> np.ndarray:
+        """A copy of the numbers, [segments, 4]."""
+        return np.array(self.numbers).reshape(-1, 4)
+
     def add(
-        self,
-        worker: int,
-        kind: str,
-        start: float,
-        finish: float,
-        *,
-        arrived: bool = True,
+        self, worker: int, kind: str, start: float, finish: float, *, arrived=True
     ) -> None:
         """Append a segment unless it is empty."""
         if finish > start:
@@ -52,14 +51,14 @@ class Timeline:
 
     def truncate(self, worker: int, time: float) -> None:
         """End a worker's segments at `time` [s]."""
-        table = np.array(self.numbers).reshape(-1, 4)
+        table = self.table
         mine = table[:, 0] == worker
         table[mine, 3] = np.minimum(table[mine, 3], time)
         self.numbers = array("d", table[table[:, 3] > table[:, 2]].ravel())
 
     def map_times(self, time_map: Callable[[np.ndarray], np.ndarray]) -> None:
         """Map all times, planned to true."""
-        table = np.array(self.numbers).reshape(-1, 4)
+        table = self.table
         table[:, 2:] = time_map(table[:, 2:])
         self.numbers = array("d", table.ravel())
 

@@ -18,7 +18,7 @@ from hetjax import tree
 from hetjax.checkpointable import Leaves
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
-from hetjax.engine.programs.task_programs import fetch_fn, merge_fn
+from hetjax.engine.programs.merge_functions import fetch_fn, merge_fn
 from hetjax.engine.replica_store import Model, ReplicaStore
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.merge.merge_traffic import Change, Exchange, exchange_of

@@ -71,30 +71,38 @@ class RowGather(NamedTuple):
         return Batch(x, y, weight, jnp.asarray(n, jnp.float32))
 
 
-class DeviceRows:
-    """A split whose arrays are on the device, where batches are gathered.
+class _Rows:
+    """A split, whose batches a program receives or makes."""
 
-    `hetjax.data.batching.make_batch` makes the same batches on the host.
-    """
-
-    def __init__(self, split: Split, device: Any):
-        """Copy the split to a device; None is the default device."""
-        leaves, structure = jax.tree.flatten((split.x, split.y))
-        columns = (leaf.shape[1] if sp.issparse(leaf) else 0 for leaf in leaves)
-        self.batch_maker = RowGather(structure, tuple(columns), sp.issparse(split.y))
-        self._sparse = [leaf for leaf in leaves if sp.issparse(leaf)]
+    def __init__(self, split: Split):
         self.num_rows = len(split)
-        self.arrays = jax.device_put([_on_host(leaf) for leaf in leaves], device)
-
-    max_steps = MAX_ENTRIES  # steps of a stretch
-    sends = False  # whether batches are sent with each launch
+        leaves = leaves_of((split.x, split.y))
+        self._sparse = [leaf for leaf in leaves if sp.issparse(leaf)]
 
     def lengths(self, rows: np.ndarray) -> list[np.ndarray]:
         """Return the number of stored entries of rows, for each sparse array."""
         return [m.indptr[rows + 1] - m.indptr[rows] for m in self._sparse]
 
+
+class DeviceRows(_Rows):
+    """A split whose arrays are on the device, where batches are gathered.
+
+    `hetjax.data.batching.make_batch` makes the same batches on the host.
+    """
+
+    max_steps = MAX_ENTRIES  # steps of a stretch
+    sends = False  # whether batches are sent with each launch
+
+    def __init__(self, split: Split, device: Any):
+        """Copy the split to a device; None is the default device."""
+        super().__init__(split)
+        leaves, structure = jax.tree.flatten((split.x, split.y))
+        columns = (leaf.shape[1] if sp.issparse(leaf) else 0 for leaf in leaves)
+        self.batch_maker = RowGather(structure, tuple(columns), sp.issparse(split.y))
+        self.arrays = jax.device_put([_on_host(leaf) for leaf in leaves], device)
+
     def program_inputs(
-        self, rows: np.ndarray, steps: Sequence["BucketSteps"], length: int
+        self, rows: np.ndarray, steps: Sequence[BucketSteps], length: int
     ) -> tuple[Any, np.ndarray]:
         """Return a program's inputs: arrays, and the rows [length, B] of its steps."""
         del steps
@@ -112,25 +120,19 @@ class SentBatches(NamedTuple):
         return tree_row(arrays[bucket.size], rows[0])
 
 
-class HostRows:
+class HostRows(_Rows):
     """A split on the host, which gathers batches and sends them with each launch."""
-
-    def __init__(self, split: Split, batch_size: int):
-        """`batch_size` is the largest."""
-        self._split, self.num_rows = split, len(split)
-        columns = (split.x, split.y)
-        self._sparse = [leaf for leaf in leaves_of(columns) if sp.issparse(leaf)]
-        stored = sum(8 * leaf.nnz / leaf.shape[0] for leaf in self._sparse)
-        self.max_steps = max(
-            1, int(MAX_SENT_BYTES / batch_size / max(1, row_bytes(columns) + stored))
-        )
 
     batch_maker = SentBatches()
     sends = True
 
-    def lengths(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the number of stored entries of rows, for each sparse array."""
-        return [m.indptr[rows + 1] - m.indptr[rows] for m in self._sparse]
+    def __init__(self, split: Split, batch_size: int):
+        """`batch_size` is the largest."""
+        super().__init__(split)
+        self._split = split
+        stored = sum(8 * leaf.nnz / leaf.shape[0] for leaf in self._sparse)
+        row = max(1, row_bytes((split.x, split.y)) + stored)
+        self.max_steps = max(1, int(MAX_SENT_BYTES / batch_size / row))
 
     def program_inputs(
         self, rows: np.ndarray, steps: Sequence[BucketSteps], length: int

@@ -9,12 +9,9 @@ import pickle
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
-
 from hetjax import tree
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
-from hetjax.engine.programs.task_programs import Programs
 from hetjax.engine.records.history import BY_REQUEST, REFERENCE
 from hetjax.engine.rollback import frozen
 from hetjax.engine.tape import StartRound
@@ -60,7 +57,9 @@ def choose(
 
     Errors: a ValueError if `compiled=True` or `data_on="device"` is impossible.
     """
-    fits = _fits(job, devices[0])
+    num_bytes = device_bytes(job.train)
+    memory = DATA_SHARE * device_memory(devices[0])
+    fits = num_bytes is not None and num_bytes <= memory
     if job.data_on == "device" and not fits:
         raise ValueError(
             'data_on="device": the training split is not in memory, or is larger than '
@@ -69,12 +68,9 @@ def choose(
     on_device = fits and job.data_on != "host"
     if job.compiled is False:
         return PlayerChoice(False, False, BY_REQUEST)
-    impossible = _impossible(strategy, job, workers, devices)
-    if impossible and job.compiled is True:
-        raise ValueError(f"{job.name}: {_refusal(job, impossible)}")
-    why = impossible
-    if job.compiled is not True:
-        why = why or _slower(strategy, job, devices[0].platform)
+    why = _obstacle(strategy, job, workers, devices)
+    if why and job.compiled is True:
+        raise _refusal(job, why)
     if why and job.data_on == "device":
         raise ValueError(
             f'{job.name}: data_on="device" needs a compiled run, but {why}, so that '
@@ -83,14 +79,14 @@ def choose(
     return PlayerChoice(not why, on_device and not why, why)
 
 
-def _refusal(job: Job, impossible: str) -> str:
+def _refusal(job: Job, impossible: str) -> ValueError:
     """Return the error for a run that must be compiled but cannot be."""
     if job.continues:
-        return (
-            f"the checkpointed run was compiled, but now {impossible}; resume it with "
-            "the original settings, such as on one device"
+        return ValueError(
+            f"{job.name}: the checkpointed run was compiled, but now {impossible}; "
+            "resume it with the original settings, such as on one device"
         )
-    return f"compiled=True: {impossible}; omit compiled"
+    return ValueError(f"{job.name}: compiled=True: {impossible}; omit compiled")
 
 
 def with_same_player(job: Job, kind: str) -> Job:
@@ -99,20 +95,18 @@ def with_same_player(job: Job, kind: str) -> Job:
     return job._replace(compiled=before[0]) if before else job
 
 
-def _impossible(
+def _obstacle(
     strategy: Strategy, job: Job, workers: int, devices: Sequence[Device]
 ) -> str:
-    """Return the reason why a run cannot be compiled, or ""."""
+    """Return why a run cannot be compiled, or would be slower, unless asked for."""
     if len(devices) > 1:
         return "its workers are spread over several devices"
     held = state_bytes(strategy, job, workers)
     if held > STATE_SHARE * device_memory(devices[0]):
         return f"its replicas need {held / 2**30:.1f} GiB, which do not fit"
-    return ""
-
-
-def _slower(strategy: Strategy, job: Job, platform: str) -> str:
-    """Return the reason why the reference player is faster, or ""."""
+    if job.compiled is True:
+        return ""
+    platform = devices[0].platform
     if not loops_are_fast(job, platform):
         return "a convolution in a loop is slow on a CPU"
     observes = strategy.sampler.observe is not None
@@ -147,22 +141,13 @@ def compiled_bytes(
 
 
 def _model_bytes(job: Job) -> int:
-    return tree.num_bytes(jax.eval_shape(job.programs.task.init, jax.random.key(0)))
+    return tree.num_bytes(job.programs.model_like)
 
 
 def _replica_bytes(strategy: Strategy, job: Job) -> int:
-    programs: Programs = job.programs
-    merge = programs.merges_of(strategy)[0]
+    merge = job.programs.merges_of(strategy)[0]
     requires = (*merge.requires, *strategy.local.requires)
-    model = jax.eval_shape(programs.task.init, jax.random.key(0))
-    begin = programs.replica(strategy.local, requires)
-    return tree.num_bytes(jax.eval_shape(begin, *model))
-
-
-def _fits(job: Job, device: Device) -> bool:
-    """Whether the training data fit on the device."""
-    num_bytes = device_bytes(job.train)
-    return num_bytes is not None and num_bytes <= DATA_SHARE * device_memory(device)
+    return tree.num_bytes(job.programs.replica_like(strategy.local, requires))
 
 
 def device_memory(device: Device) -> float:
@@ -205,7 +190,7 @@ def reconsider(
     except Exception:  # the run itself raises it
         return choice
     if why and job.compiled is True:
-        raise ValueError(f"{job.name}: {_refusal(job, why)}")
+        raise _refusal(job, why)
     return PlayerChoice(False, False, why) if why else choice
 
 
@@ -219,9 +204,8 @@ def max_runs_at_once(strategy: Strategy, job: Job, workers: int, device: Device)
     observes = observes or any(merge.required_metrics for merge in strategy.merges)
     if not choice.compiled or observes or job.on_nan != "stop":
         return 1
-    if not isinstance(job.test, list):
-        return 1  # evaluation batches are streamed
-    if len(job.test) > MAX_EVAL_BATCHES:
+    # evaluation batches are streamed, or too many
+    if not isinstance(job.test, list) or len(job.test) > MAX_EVAL_BATCHES:
         return 1
     memory = device_memory(device)
     held = max(1, state_bytes(strategy, job, workers))
@@ -251,7 +235,5 @@ def max_steps_ahead(strategy: Strategy, job: Job, platform: str) -> float:
     """Return the maximum steps ahead of the results, so that Ctrl-C acts soon."""
     # forward and backward
     step = flops_per_example(job) * 3 * strategy.batch_size * _runs(job)
-    return min(
-        MAX_STEPS_AHEAD / _runs(job),
-        FLOPS.get(platform, FLOPS_ELSEWHERE) / max(1, step),
-    )
+    flops = FLOPS.get(platform, FLOPS_ELSEWHERE)
+    return min(MAX_STEPS_AHEAD / _runs(job), flops / max(1, step))

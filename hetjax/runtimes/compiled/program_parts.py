@@ -6,15 +6,18 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hetjax import tree
-from hetjax.data.batching import Batch
+from hetjax.data.batching import Batch, make_batch
+from hetjax.engine.job import Job
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.local import LocalUpdate
-from hetjax.machine import ROOT, Topology
+from hetjax.machine import ROOT, WorkerInfo
 from hetjax.merge.types import Merge
 from hetjax.replica import Replica, Requires
 from hetjax.runtimes.compiled.stacks import set_tree_row, tree_row
+from hetjax.strategies.types import Strategy
 from hetjax.tree import PyTree
 
 
@@ -38,6 +41,22 @@ class Parts(NamedTuple):
     def shared(self) -> bool:
         """Whether merges may change a replica during its round."""
         return self.merges[0].updates_busy_workers
+
+    def changing(self, leaves: list[Any]) -> list[Any]:
+        """Return the leaves of a replica that steps change."""
+        return [x for x, moves in zip(leaves, self.changes, strict=True) if moves]
+
+    def merged(self, before: list[Any], changed: list[Any]) -> list[Any]:
+        """Return all leaves: the changed ones, and the others from `before`."""
+        new = iter(changed)
+        pairs = zip(before, self.changes, strict=True)
+        return [next(new) if moves else x for x, moves in pairs]
+
+    def with_changed(self, run_state: "RunState", changed: list[Any]) -> "RunState":
+        """Return the run state with the stacked leaves that steps change replaced."""
+        leaves, structure = jax.tree.flatten(run_state.replicas)
+        replicas = structure.unflatten(self.merged(leaves, changed))
+        return run_state._replace(replicas=replicas)
 
     def model(self, states: "States", like: PyTree) -> PyTree:
         """Return the root's (params, model state), in the dtypes of `like`."""
@@ -69,56 +88,75 @@ class Parts(NamedTuple):
 States = tuple[PyTree, ...]  # of nodes, by level; [nodes, ...] if there are several
 
 
-def changed_leaves(
+def parts_of(
+    job: Job,
+    strategy: Strategy,
+    num_workers: int,
+    num_nodes: tuple[int, ...],
+    *,
+    vmapped: bool,
+    programs: Programs | None = None,
+) -> Parts:
+    """Return the parts of a strategy and a job, by default with the job's programs."""
+    programs = programs or job.programs
+    local, merges = strategy.local, programs.merges_of(strategy)
+    requires = (*merges[0].requires, *local.requires)
+
+    def changed() -> tuple[bool, ...]:
+        # of the largest size, as a model may require divisible batches
+        some = np.zeros(job.buckets[-1].size, np.int64)
+        batch = make_batch(job.train, some, job.buckets)
+        return _changed_leaves(programs, local, requires, batch)
+
+    changes = programs.once(("changed leaves", local, requires), changed)
+    parts = Parts(
+        programs,
+        local,
+        merges,
+        requires,
+        num_workers,
+        num_nodes,
+        vmapped,
+        changes,
+        (False,) * len(changes),
+        checks_finite=job.on_nan == "reset",
+        records_losses=strategy.sampler.observe is not None,
+    )
+    return parts._replace(copied=_copied_leaves(parts)) if parts.shared else parts
+
+
+def _changed_leaves(
     programs: Programs, local: LocalUpdate, requires: Requires, batch: Batch
 ) -> tuple[bool, ...]:
     """Return which leaves of a replica a step changes; others are passed through."""
+    leaves, structure = jax.tree.flatten(programs.replica_like(local, requires))
+    step = programs.step_fn(local, requires)
 
-    def traced() -> tuple[bool, ...]:
-        begin = programs.replica(local, requires)
-        model = jax.eval_shape(programs.task.init, jax.random.key(0))
-        leaves, structure = jax.tree.flatten(jax.eval_shape(begin, *model))
-        step = programs.step_fn(local, requires)
+    def flat(leaves: list[Any], *rest: Any) -> list[Any]:
+        return jax.tree.leaves(step(structure.unflatten(leaves), *rest)[0])
 
-        def flat(leaves: list[Any], *rest: Any) -> list[Any]:
-            return jax.tree.leaves(step(structure.unflatten(leaves), *rest)[0])
-
-        key_data = jax.ShapeDtypeStruct((3,), jnp.uint32)
-        rate = jax.ShapeDtypeStruct((), jnp.float32)
-        jaxpr = jax.make_jaxpr(flat)(leaves, batch, rate, key_data).jaxpr
-        pairs = zip(jaxpr.outvars, jaxpr.invars, strict=False)
-        return tuple(out is not leaf for out, leaf in pairs)
-
-    return programs.once(("changed leaves", local, requires), traced)
+    key_data = jax.ShapeDtypeStruct((3,), jnp.uint32)
+    rate = jax.ShapeDtypeStruct((), jnp.float32)
+    jaxpr = jax.make_jaxpr(flat)(leaves, batch, rate, key_data).jaxpr
+    pairs = zip(jaxpr.outvars, jaxpr.invars, strict=False)
+    return tuple(out is not leaf for out, leaf in pairs)
 
 
-def copied_leaves(
-    programs: Programs,
-    merge: Merge,
-    local: LocalUpdate,
-    changes: tuple[bool, ...],
-    *,
-    vmapped: bool,
-) -> tuple[bool, ...]:
-    """Return which leaves of a replica are copied when a round begins.
+def _copied_leaves(parts: Parts) -> tuple[bool, ...]:
+    """Return which leaves are copied when a round begins, which merges may change.
 
-    None are, unless merges may change a replica during its round. If rounds run side by
-    side, a round may run after such merges and needs copies of all leaves. If they run
-    in turn, a round runs at once; its check-in needs copies of the leaves that both the
-    round and merges may change (see
-    `hetjax.engine.programs.task_programs.check_in`), and of buffers that steps leave
+    If rounds run side by side, a round may run after such merges and needs copies of
+    all leaves. If they run in turn, a round runs at once; its check-in needs copies of
+    the leaves that both the round and merges may change (see
+    `hetjax.engine.programs.merge_functions.check_in`), and of buffers that steps leave
     unchanged.
     """
-    if not merge.updates_busy_workers:
-        return (False,) * len(changes)
-    if vmapped:
-        return (True,) * len(changes)
-    begin = programs.replica(local, (*merge.requires, *local.requires))
-    model = jax.eval_shape(programs.task.init, jax.random.key(0))
-    params, state, *own = jax.eval_shape(begin, *model)
+    if parts.vmapped:
+        return (True,) * len(parts.changes)
+    params, state, *own = parts.programs.replica_like(parts.local, parts.requires)
     moved = [True] * len(jax.tree.leaves((params, state)))
     moved += [False] * len(jax.tree.leaves(own))
-    return tuple(c == m for c, m in zip(changes, moved, strict=True))
+    return tuple(c == m for c, m in zip(parts.changes, moved, strict=True))
 
 
 class RunState(NamedTuple):
@@ -133,14 +171,17 @@ class RunState(NamedTuple):
 
 
 class NodeIndices(NamedTuple):
-    """The level and index of each node of a topology."""
+    """The level and index of each node of a strategy's topology."""
 
     of: Mapping[str, tuple[int, int]]  # name -> (level, index in it)
     num_nodes: tuple[int, ...]
 
     @classmethod
-    def in_topology(cls, topology: Topology, merges: int) -> "NodeIndices":
+    def of_strategy(
+        cls, strategy: Strategy, workers: tuple[WorkerInfo, ...]
+    ) -> "NodeIndices":
         """Index all nodes; the root is the first node of its level."""
+        topology, merges = strategy.policy.topology(workers), len(strategy.merges)
         of, counts = {}, [0] * merges
         for name in (ROOT, *sorted({*topology.nodes} - {ROOT})):
             level = topology.merge_level(name, merges)

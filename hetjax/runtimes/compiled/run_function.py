@@ -15,7 +15,7 @@ from hetjax.engine.programs.task_programs import Programs
 from hetjax.runtimes.compiled.program_parts import Parts, RunState, initial_run_state
 from hetjax.runtimes.compiled.scheduled_run import ScheduledRun
 from hetjax.runtimes.compiled.stretch_program import event_player
-from hetjax.runtimes.compiled.stretch_types import scale_rates
+from hetjax.runtimes.compiled.stretch_types import Context, scale_rates
 from hetjax.tree import PyTree
 
 
@@ -50,13 +50,15 @@ def play_run(
         return jax.tree.map(jnp.asarray, found)
 
     play = event_player(
-        parts,
-        scheduled.shape,
-        source,
-        arrays,
-        scale_rates(scheduled.tables, rate),
-        key,
-        lambda r: on_held_out((r.params, r.model_state))[programs.task.metric],
+        Context(
+            parts,
+            scheduled.shape,
+            source,
+            arrays,
+            scale_rates(scheduled.tables, rate),
+            key,
+            lambda r: on_held_out((r.params, r.model_state))[programs.task.metric],
+        )
     )
     run_state = initial_run_state(parts, *model)
     nothing = jax.tree.map(

@@ -6,7 +6,7 @@ operations, then rounds. `hetjax.runtimes.compiled.run_function` plays the list 
 differentiable function.
 """
 
-import math
+from collections import deque
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -16,17 +16,18 @@ import numpy as np
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.engine import tape
 from hetjax.engine.job import Job
-from hetjax.engine.loop import ledger_of, writer_of
+from hetjax.engine.job_writer import writer_of
 from hetjax.engine.protocols import EvaluatedModel
 from hetjax.machine import ROOT, Machine, MergeOp, SimulatedClock, WorkerInfo
-from hetjax.runtimes.compiled.compiled_player import CompiledPlayer, UnavailableMetrics
-from hetjax.runtimes.compiled.program_parts import Parts
+from hetjax.runtimes.compiled.program_parts import NodeIndices, Parts, parts_of
+from hetjax.runtimes.compiled.stretch import UnavailableMetrics
+from hetjax.runtimes.compiled.stretch_collector import StretchCollector, members_of
 from hetjax.runtimes.compiled.stretch_types import (
     ProgramShape,
     ScheduleEvent,
     StretchTables,
 )
-from hetjax.runtimes.compiled.tables import lengths_of, tables_of
+from hetjax.runtimes.compiled.tables import Buckets, lengths_of, tables_of
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import check_calibration
 
@@ -58,59 +59,58 @@ class ScheduledRun(NamedTuple):
     lines: tuple[ScheduleLine, ...]
 
 
-class ScheduleCollector(CompiledPlayer):
-    """Collects a whole run as one stretch, and launches nothing."""
+class _Schedule:
+    """A whole run, which is collected as one stretch."""
 
-    def open(self) -> None:
-        """Set up the instructions, without a model."""
-        self.listen()
+    def __init__(self, collector: StretchCollector):
+        self.collector = collector
         # ends of events, in merges and in rounds, and whether the model is evaluated
-        self.ends: list[tuple[int, int, bool]] = []
-
-    def launch(self) -> None:
-        """Do nothing: the whole run is played later."""
-
-    def end_event(self) -> None:
-        """End an event."""
-        if not self.ends or self.ends[-1][:2] != self._here:
-            self.ends.append((*self._here, False))
+        self._ends: list[tuple[int, int, bool]] = []
 
     @property
     def _here(self) -> tuple[int, int]:
-        return len(self._stretch.merges), len(self._stretch.rounds)
+        stretch = self.collector.stretch
+        return len(stretch.merges), len(stretch.rounds)
 
-    def _evaluate(self, evaluation: tape.EvaluateRoot) -> EvaluatedModel:
+    def end_event(self) -> None:
+        """End an event."""
+        if not self._ends or self._ends[-1][:2] != self._here:
+            self._ends.append((*self._here, False))
+
+    def evaluate(self, evaluation: tape.EvaluateRoot) -> EvaluatedModel:
+        """Return the index of the evaluation in the place of a model."""
         del evaluation
         place = (*self._here, True)
-        if place not in self.ends[-1:]:  # else the model is the same
-            self.ends.append(place)
-        return EvaluatedModel(len(self.ends) - 1, {})
-
-    def _measure(self, measure: tape.MeasureMembers) -> list[float]:
-        """Return zeros: metrics are measured when the merge is played."""
-        action = measure.action
-        return [0.0] * (len(action.members) + len(action.partners))
+        if place not in self._ends[-1:]:  # else the model is the same
+            self._ends.append(place)
+        return EvaluatedModel(len(self._ends) - 1, {})
 
     def scheduled(
-        self, evals: list[int], seconds: list[float], lines: Any
+        self,
+        job: Job,
+        source: Any,
+        lanes: int,
+        evals: list[int],
+        seconds: list[float],
+        lines: list[ScheduleLine],
     ) -> ScheduledRun:
-        """Return the collected run; `evals` index the evaluations in `ends`."""
-        stretch, parts = self._stretch, self._parts
-        buckets, of_round, rows, _ = self._buckets.of(stretch)
-        lengths = lengths_of(stretch, None)
+        """Return the collected run; `evals` are the indices of its evaluations."""
+        stretch, parts = self.collector.stretch, self.collector.parts
+        batches = Buckets(job.buckets, source, exact=parts.programs.exact)
+        buckets, of_round, rows, _ = batches.of(stretch)
         tables = tables_of(
             stretch,
             None,
             of_round,
             rows,
-            lengths,
-            seed=self._job.seed,
+            lengths_of(stretch, None),
+            seed=job.seed,
             absent=parts.num_workers,
         )
-        of_number = list(self._kinds)
+        of_number = tuple(self.collector.kinds)
         kinds: dict[ScheduleEvent, int] = {}
         events, eval_events = [], {}
-        for place, (merges, rounds) in self._events(evals[-1]):
+        for place, merges, rounds in self._events(evals[-1]):
             if place is not None:
                 eval_events[place] = len(events)
                 events.append((-1, 0, 0))
@@ -118,43 +118,43 @@ class ScheduleCollector(CompiledPlayer):
             of_rounds = [(buckets[of_round[i]], stretch.rounds[i][2]) for i in rounds]
             event = ScheduleEvent(
                 _in_turn([(of_number[stretch.merges[i][0]],) for i in merges]),
-                _in_turn(of_rounds, self._lanes),
+                _in_turn(of_rounds, lanes),
             )
             number = kinds.setdefault(event, len(kinds))
             events.append((number, merges.start, rounds.start))
         table = np.array(events, np.int32).reshape(-1, 3)
         table[table[:, 0] < 0, 0] = len(kinds)
-        shape = ProgramShape(tuple(of_number), buckets, False)
-        found = np.array([eval_events[place] for place in evals])
         return ScheduledRun(
             parts,
-            shape,
+            ProgramShape(of_number, buckets, False),
             tables,
             tuple(kinds),
             table,
-            found,
+            np.array([eval_events[place] for place in evals]),
             np.array(seconds),
             tuple(lines),
         )
 
-    def _events(self, last: int) -> Iterator[tuple[int | None, tuple[range, range]]]:
+    def _events(self, last: int) -> Iterator[tuple[int | None, range, range]]:
         """Yield the merges and rounds of each event, or the index of an evaluation.
 
         Stop at the index `last`, which is that of the last evaluation.
         """
-        merge = first = 0
-        ends = iter(self._stretch.ends)  # of supersteps: a merge needs a round
-        end = next(ends, None)
-        for place, (merges, rounds, evaluation) in enumerate(self.ends[: last + 1]):
-            while end is not None and end <= (merges, rounds):
-                if (merge, first) != end:
-                    yield None, (range(merge, end[0]), range(first, end[1]))
-                (merge, first), end = end, next(ends, None)
-            if (merge, first) != (merges, rounds):
-                yield None, (range(merge, merges), range(first, rounds))
-            merge, first = merges, rounds
+        here = (0, 0)
+        ends = deque(self.collector.stretch.ends)  # of supersteps: merges need rounds
+
+        def until(end: tuple[int, int]) -> Iterator[tuple[int | None, range, range]]:
+            nonlocal here
+            if here != end:
+                yield None, range(here[0], end[0]), range(here[1], end[1])
+            here = end
+
+        for place, (merges, rounds, evaluation) in enumerate(self._ends[: last + 1]):
+            while ends and ends[0] <= (merges, rounds):
+                yield from until(ends.popleft())
+            yield from until((merges, rounds))
             if evaluation:
-                yield place, (range(0), range(0))
+                yield place, range(0), range(0)
 
 
 def _in_turn(each: list[tuple[Any, ...]], longest: int = 0) -> tuple[Any, ...]:
@@ -184,25 +184,17 @@ def schedule_run(
         seed=job.schedule,
         nonzeros_per_example=nonzeros_per_example(job.data.train),
     )
-    player = ScheduleCollector(
-        strategy,
-        job,
-        clock.workers,
-        source,
-        None,
-        lanes=lanes,
-        max_steps_ahead=math.inf,
-    )
-    player.open()
-    writer = writer_of(
-        strategy,
-        job,
-        clock,
-        ledger_of(strategy, clock.workers),
-        policy=strategy.policy,
-        traits=player.traits,
-        stopped=lambda: False,
-    )
+    workers, nodes = clock.workers, NodeIndices.of_strategy(strategy, clock.workers)
+    parts = parts_of(job, strategy, len(workers), nodes.num_nodes, vmapped=lanes > 1)
+    collector = StretchCollector(parts, nodes, job)
+    schedule = _Schedule(collector)
+    plays = {
+        **collector.plays,
+        tape.EvaluateRoot: schedule.evaluate,
+        # metrics are measured when the merge is played
+        tape.MeasureMembers: lambda e: [0.0] * len(members_of(e.action)),
+    }
+    writer = writer_of(strategy, job, clock, collector.traits)
     evals: list[int] = []
     seconds: list[float] = []
     lines: list[ScheduleLine] = []
@@ -213,14 +205,14 @@ def schedule_run(
             try:
                 entry = entries.send(answer)
             except StopIteration:
-                player.end_event()
+                schedule.end_event()
                 return
             if isinstance(entry, tape.EndRun):
                 raise ValueError(
                     f"{job.name}: the run ends at {clock.now:.6g} s, before its last "
                     f"evaluation: {entry.why}; pass fewer seconds"
                 )
-            lines.extend(_lines_of(entry, clock.workers))
+            lines.extend(_lines_of(entry, workers))
             if isinstance(entry, tape.EvaluationDone):
                 evals.append(entry.seen.model)
                 seconds.append(entry.time)
@@ -233,14 +225,14 @@ def schedule_run(
                     )
                 )
             else:
-                answer = player.plays.get(type(entry), lambda entry: None)(entry)
+                answer = plays.get(type(entry), lambda entry: None)(entry)
 
     play(writer.begin())
     while writer.due:
         event = clock.next()
         assert event is not None  # there is a timer for each evaluation
         play(writer.handle(event))
-    return player.scheduled(evals, seconds, lines)
+    return schedule.scheduled(job, source, lanes, evals, seconds, lines)
 
 
 def _check(strategy: Strategy, name: str) -> None:
@@ -262,14 +254,10 @@ def _lines_of(entry: Any, workers: tuple[WorkerInfo, ...]) -> Iterator[ScheduleL
     elif isinstance(entry, tape.MergeDone):
         action = entry.action
         members = tuple(
-            workers[m].name if isinstance(m, int) else m
-            for m in (*action.members, *action.partners)
+            workers[m].name if isinstance(m, int) else m for m in members_of(action)
         )
-        what = "merge" if MergeOp.PUSH in action.op else _words(action.op)
+        words = (action.op.name or "").lower().replace("|", ", ").replace("_", " ")
+        what = "merge" if MergeOp.PUSH in action.op else words
         yield ScheduleLine(entry.stamps.start, what, "", 0, 0, action.node, members)
     elif isinstance(entry, tape.EvaluationDone):
         yield ScheduleLine(entry.time, "evaluation", "", 0, 0, ROOT, ())
-
-
-def _words(op: MergeOp) -> str:
-    return (op.name or "").lower().replace("|", ", ").replace("_", " ")

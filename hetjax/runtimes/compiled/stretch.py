@@ -8,7 +8,8 @@ nodes, gossip, and servers that workers visit one by one.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -18,79 +19,61 @@ FIELDS = len(WorkerStats._fields)  # of the statistics of a merge
 Round = tuple[int, int, int, int, int]  # worker, first row, steps, number, batch size
 
 
+@dataclass(eq=False, slots=True)
 class PendingOutcome:
     """The result of a local round; its numbers are known once the round is played.
 
     See `hetjax.engine.protocols.RoundResult`.
     """
 
-    __slots__ = (
-        *("_finite", "_losses", "_mean", "_rows", "_synchronize"),
-        *("known", "padded", "steps"),
-    )
+    rows: Sequence[np.ndarray]  # of all steps, if the sampler observes losses
+    padded: int
+    steps: int
+    synchronize: Callable[[], object] | None  # plays everything collected so far
+    # the mean loss of the last step, whether all numbers of the replica are finite
+    # (True if unchecked), and the losses [K, B] if the sampler observes them
+    numbers: tuple[float, bool, np.ndarray | None] | None = None
 
-    def __init__(
-        self,
-        rows: Sequence[np.ndarray],
-        padded: int,
-        synchronize: Callable[[], object],
-        *,
-        steps: int,
-    ):
-        """`synchronize()` plays everything collected so far."""
-        self._rows, self.padded = rows, padded
-        self._synchronize: Callable[[], object] | None = synchronize
-        self.steps = steps
-        self.known = False
-        self._mean, self._finite, self._losses = 0.0, True, None
-
-    def set_numbers(self, mean: float, finite: bool, losses: np.ndarray | None) -> None:
-        """Set the mean loss of the last step, and the losses [K, B] or None."""
-        self._mean, self._finite, self._losses = mean, finite, losses
-        self.known = True
+    @property
+    def known(self) -> bool:
+        """Whether the numbers were read."""
+        return self.numbers is not None
 
     @property
     def mean(self) -> float:
         """The mean loss of the last step."""
-        self._resolve()
-        return self._mean
+        return self._resolved[0]
 
     @property
     def finite(self) -> bool:
-        """Whether all numbers of the replica are finite; True if unchecked."""
-        self._resolve()
-        return self._finite
+        """Whether all numbers of the replica are finite."""
+        return self._resolved[1]
 
     @property
     def losses(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The rows and losses of all steps, if the sampler observes them."""
-        self._resolve()
-        if self._rows and self._losses is not None:
-            yield np.stack(self._rows), self._losses
+        """The rows and losses of all steps."""
+        losses = self._resolved[2]
+        if self.rows and losses is not None:
+            yield np.stack(self.rows), losses
 
-    def detach(self) -> None:
-        """Drop the reference to the player; unknown numbers stay unknown."""
-        self._synchronize = None
-
-    def _resolve(self) -> None:
-        if not self.known and self._synchronize is not None:
-            self._synchronize()
+    @property
+    def _resolved(self) -> tuple[float, bool, np.ndarray | None]:
+        """The numbers; after the end of the run, some stay unknown."""
+        if self.numbers is None and self.synchronize is not None:
+            self.synchronize()
+        return self.numbers or (0.0, True, None)
 
     def save(self) -> tuple[Any, ...]:
         """Return the state for `restored`."""
-        numbers = self._mean, self._finite, self._losses
-        return list(self._rows), self.padded, self.steps, self.known, numbers
+        return list(self.rows), self.padded, self.steps, self.numbers
 
     @classmethod
     def restored(
         cls, saved: tuple[Any, ...], synchronize: Callable[[], object]
     ) -> "PendingOutcome":
         """Return the outcome that was saved."""
-        rows, padded, steps, known, numbers = saved
-        found = cls(rows, padded, synchronize, steps=steps)
-        if known:
-            found.set_numbers(*numbers)
-        return found
+        rows, padded, steps, numbers = saved
+        return cls(rows, padded, steps, synchronize, numbers)
 
 
 class Stretch:
@@ -160,14 +143,10 @@ class Stretch:
     ) -> None:
         """Add a merge or another operation, to follow the rounds of workers `after`."""
         if not self._working.isdisjoint(after):
-            self._end()
+            self.ends.append((len(self.merges), len(self.rounds)))
+            self._working.clear()
         self.merges.append((kind, node, *members))
         self.stats.append(stats)
-
-    def _end(self) -> None:
-        """End the superstep."""
-        self.ends.append((len(self.merges), len(self.rounds)))
-        self._working.clear()
 
     def supersteps(self) -> Iterator[tuple[range, range]]:
         """Yield the indices of the merges and of the rounds of each superstep."""
@@ -175,3 +154,18 @@ class Stretch:
         for merges, rounds in [*self.ends, (len(self.merges), len(self.rounds))]:
             yield range(merge, merges), range(first, rounds)
             merge, first = merges, rounds
+
+
+class UnavailableMetrics(dict[str, float]):
+    """Metrics of an evaluation that raise an error when they are read."""
+
+    def __init__(self, error: Exception):
+        """`error` is raised by every access."""
+        super().__init__()
+        self._error = error
+
+    def _read(self, *args: Any) -> NoReturn:
+        raise self._error
+
+    __getitem__ = __contains__ = __iter__ = __len__ = _read  # pyright: ignore
+    get = keys = values = items = _read  # pyright: ignore

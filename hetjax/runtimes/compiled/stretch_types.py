@@ -1,5 +1,7 @@
 """The data types of a stretch's program: operations, shapes, tables and results."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +10,9 @@ import jax.numpy as jnp
 from hetjax.data.batching import Bucket
 from hetjax.machine.types import MergeOp
 from hetjax.merge.worker_stats import WorkerStats
+from hetjax.replica import Replica
+from hetjax.runtimes.compiled.program_parts import Parts
+from hetjax.runtimes.compiled.stacks import run_if, set_tree_row
 
 WORKER = -1  # as a merge's member; other members are nodes, given by their level
 _RATE = WorkerStats._fields.index("learning_rate")
@@ -74,3 +79,35 @@ class StretchResults(NamedTuple):
     means: Any  # [R] or [R, lanes]: the mean loss of each round's last step
     finite: Any  # bool, as `means`: whether replicas are finite; [0] if unchecked
     losses: Any  # [S, B]; [0] if they are not recorded
+
+
+class Context(NamedTuple):
+    """The static and the traced inputs of a stretch's program."""
+
+    parts: Parts
+    shape: ProgramShape
+    source: Any  # makes batches, from its `arrays`
+    arrays: Any
+    tables: StretchTables
+    key: Any  # of the run
+    # for merges that weigh members: their metrics; None: they are in the tables
+    measure: Callable[[Replica], Any] | None = None
+    true: Any = None  # a traced True, opaque to XLA; None: no write is separate
+
+    def set_tree_row(
+        self, stacks: Any, index: Any, new: Any, old: Any = None, *, apart: bool = True
+    ) -> Any:
+        """Write a row; see `stacks.set_tree_row` and `write`."""
+        return self.write(
+            partial(set_tree_row, index=index, new=new, old=old), stacks, apart
+        )
+
+    def write(self, write: Callable[[Any], Any], stacks: Any, apart: bool) -> Any:
+        """Return `write(stacks)`; if `apart`, after all reads of the stacks.
+
+        Otherwise XLA reads rows where they are used, among the writes, and copies the
+        whole stack first.
+        """
+        if self.true is None or not apart:
+            return write(stacks)
+        return run_if(self.true, write, stacks)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from hetjax.data.batching import Batch
-from hetjax.engine.programs.task_programs import Programs, applied
+from hetjax.engine.programs.merge_functions import applied
+from hetjax.engine.programs.task_programs import Programs
 from hetjax.local import LocalUpdate
 from hetjax.machine import MergeOp
 from hetjax.merge.group import Group

@@ -162,7 +162,7 @@ def compile_merges(
         store.merge(action, stats)
     for batches in (job.test, job.held_out):
         if batches:
-            mean_metrics(job.programs, store.model(), batches[:1])
+            mean_metrics(job.programs, store.model(), [batches[0]])
     if store.shared:  # a replica that merges changed during its round may arrive
         for device in dict.fromkeys(placement.workers):
             worker = placement.workers.index(device)

@@ -8,7 +8,7 @@ from small_runs import at, problem, send, strategy, train
 
 import hetjax as hj
 from hetjax.runtimes import simulated
-from hetjax.runtimes.compiled import instruction_collector, stretch_launcher
+from hetjax.runtimes.compiled import stretch_collector, stretch_launcher
 from hetjax.runtimes.compiled.stretch import Stretch
 from hetjax.runtimes.openers import open_runtime
 
@@ -33,7 +33,7 @@ def test_other_stretches_give_the_same_to_the_bit(name, side_by_side, monkeypatc
     runs, made = runs_of("mlp"), strategy(name, 6)
     whole = outcome(compiled(runs, made, side_by_side))
     monkeypatch.setattr(stretch_launcher, "MAX_STEPS", 5)
-    monkeypatch.setattr(instruction_collector, "MAX_MERGES", 3)
+    monkeypatch.setattr(stretch_collector, "MAX_MERGES", 3)
     assert outcome(compiled(runs, made, side_by_side)) == whole
 
 
@@ -111,32 +111,33 @@ def test_resume_takes_the_player_that_the_run_had(tmp_path):
 
 # -- what is saved ---------------------------------------------------------------------
 
-FIXED = {  # attributes of the player that do not change, or that a mark makes empty
-    *(
-        "_job",
-        "_device",
-        "_source",
-        "_lanes",
-        "_max_steps_ahead",
-        "evaluator",
-        "evaluate_whole_test",
-    ),
-    *("_nodes", "_parts", "_max_steps", "_initial_model", "traits", "plays"),
-    *("_copies_replicas", "_all_workers"),
-    *("_launched", "_arrived", "_steps_ahead", "knows_in_time"),
-    "_buckets",  # but for those that are known
-    "times_known",  # no matter how many
+FIXED = {  # attributes that do not change, or that a mark makes empty
+    *("_job", "_device", "_max_steps_ahead", "evaluator", "evaluate_whole_test"),
+    *("_nodes", "_parts", "_collector", "launcher", "traits", "plays"),
+    *("_arrived", "knows_in_time", "times_known"),
 }
-SAVED = {"_run_state", "_stretch", "_running", "_moved"}
-SHAPES = {"_kinds", "_one_step", "_lengths"}  # with the known buckets
+FIXED_IN_LAUNCHER = {
+    *("_job", "_source", "_each_run", "parts", "lanes", "max_steps", "failed"),
+    *("initial_model", "launched", "steps_ahead"),
+}
+FIXED_IN_COLLECTOR = {
+    *("_nodes", "_job", "_launcher", "_copies_replicas", "_all_workers"),
+    *("parts", "traits"),
+}
 
 
 def test_every_attribute_of_the_player_is_saved_or_fixed():
     runs, made = runs_of("mlp"), strategy("ad_psgd", 6)
     runtime = open_runtime(runs.machine, made, runs.job("", made, 0))
-    runtime.player.open()
-    assert set(vars(runtime.player)) == FIXED | SAVED | SHAPES
-    saved = {f"_{name}" for name in runtime.player.save()}
-    assert saved == SAVED | {"_root", "_shapes"}
+    player = runtime.player
+    player.open()
+    saved = set(player.save())
+    assert saved == {"root", "run_state", "stretch", "running", "moved", "shapes"}
+    assert set(vars(player)) == FIXED
+    # the shapes are of these, and of the known buckets
+    shapes = {"lengths", "buckets", "kinds", "one_step"}
+    changing = set(vars(player.launcher)) - FIXED_IN_LAUNCHER
+    changing |= set(vars(player._collector)) - FIXED_IN_COLLECTOR
+    assert changing == saved - {"root", "shapes"} | shapes
     stretch = Stretch()
     assert set(stretch.save()) == set(vars(stretch))

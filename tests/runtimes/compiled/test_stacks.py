@@ -7,7 +7,7 @@ import pytest
 from quick import quick
 
 import hetjax as hj
-from hetjax.runtimes.compiled import compiled_player
+from hetjax.runtimes.compiled import stretch_launcher
 from hetjax.runtimes.compiled.stretch_program import stretch_program
 
 WORKERS = 6
@@ -40,12 +40,12 @@ def test_a_merge_or_a_round_of_one_worker_copies_no_other(monkeypatch, name):
     programs = []
 
     def call(self, shape, arrays, tables):
-        run = jax.jit(stretch_program(self._parts, shape, self._source.batch_maker))
-        compiled = run.lower(self._run_state, arrays, tables).compile()
+        run = jax.jit(stretch_program(self.parts, shape, self._source.batch_maker))
+        compiled = run.lower(self.run_state, arrays, tables).compile()
         programs.append(compiled.as_text())
-        return compiled(self._run_state, arrays, tables)
+        return compiled(self.run_state, arrays, tables)
 
-    monkeypatch.setattr(compiled_player.CompiledPlayer, "_call", call)
+    monkeypatch.setattr(stretch_launcher.StretchLauncher, "_call", call)
     data = hj.data.digits()
     task = hj.classification(hj.models.mlp(hidden=HIDDEN), data)
     own = {"levels": (2,)} if name == "hier_sgd" else {}  # a merge of some workers

@@ -24,7 +24,7 @@ from hetjax.engine import tape
 from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.protocols import EvaluatedModel, Traits
 from hetjax.machine import Arrival, LocalRound, MergeAction
-from hetjax.runtimes.compiled import instruction_collector
+from hetjax.runtimes.compiled import stretch_collector
 from hetjax.runtimes.compiled.batch_sources import DeviceRows
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
 from hetjax.runtimes.compiled.stretch import Stretch
@@ -213,12 +213,14 @@ class Both:
         )
         names = Names(rng, exact=exact)
         ours._parts = ours._parts._replace(programs=names)
-        ours._buckets = Buckets(job.buckets, source(), exact=exact)
-        ours._max_steps = 9  # of a stretch
+        launcher, self.collector = ours.launcher, ours._collector
+        launcher.parts = self.collector.parts = ours._parts
+        launcher.buckets = Buckets(job.buckets, source(), exact=exact)
+        launcher.max_steps = 9  # of a stretch
         self.shared = ours._parts.shared
         self.expected = InOrder(ours._nodes, shared=self.shared)
         nothing = dict.fromkeys(range(len(workers)))
-        ours._run_state = {
+        launcher.run_state = {
             "replicas": nothing,
             "checked_out": nothing,
             "finished": nothing,
@@ -230,25 +232,25 @@ class Both:
 
     def play(self, entry):
         """The player's answer."""
-        ours, expected = self.player, self.expected
+        ours, expected, collector = self.player, self.expected, self.collector
         if self._rng.random() < 0.1:
-            ours.launch()  # a cut anywhere changes nothing
+            self.collector.launch()  # a cut anywhere changes nothing
         match entry:
             case tape.BeginReplica():
-                ours._begin(entry)
+                collector.plays[type(entry)](entry)
                 expected.begin(entry)
             case tape.StartRound():
-                ours._start(entry)
+                collector.start(entry, ours.synchronize)
                 expected.start(entry)
             case Arrival():
                 outcome = ours._finish(entry)
                 self._outcomes.append((outcome, expected.finish(entry)))
                 return outcome
             case tape.MergeReplicas():
-                ours._merge(entry)
+                collector.merge(entry)
                 expected.merge(entry)
             case tape.DiscardRound(worker):
-                ours._running.pop(worker, None)
+                collector.running.pop(worker, None)
                 expected.rounds.pop(worker, None)
             case tape.DiscardReplica(worker):
                 expected.replicas.pop(worker)
@@ -263,7 +265,7 @@ class Both:
     def check(self):
         """Settle, and compare everything that can be seen now."""
         self.player.synchronize()
-        state, expected = self.player._run_state, self.expected
+        state, expected = self.player.launcher.run_state, self.expected
         assert state["states"] == expected.states
         busy = () if self.shared else expected.rounds
         for worker, name in expected.replicas.items():
@@ -276,7 +278,7 @@ class Both:
 
 @pytest.fixture(autouse=True)
 def _short_stretches(monkeypatch):
-    monkeypatch.setattr(instruction_collector, "MAX_MERGES", 7)
+    monkeypatch.setattr(stretch_collector, "MAX_MERGES", 7)
 
 
 @pytest.mark.parametrize("order", ORDERS)
