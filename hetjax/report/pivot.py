@@ -9,7 +9,7 @@ from typing import Any
 from hetjax.engine.records.history import History
 from hetjax.report.record import plain
 from hetjax.report.runs import first_seeds
-from hetjax.report.summary_table import decimals
+from hetjax.report.summary import decimals
 from hetjax.report.table import Table
 
 # the numbers of a summary: their titles, and the mode in which values are better
