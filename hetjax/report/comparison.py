@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hetjax.atomic_files import naming
 from hetjax.engine.records.history import History
 from hetjax.metric_mode import best_of, better, score, worst
-from hetjax.report.pivot import Pivot, pivot
+from hetjax.report.pivot import pivot
 from hetjax.report.reading import read_document
 from hetjax.report.record import COMMON, metric_names, plain, run_record
 from hetjax.report.runs import check_runs, check_same, strategy_names
@@ -179,7 +179,7 @@ class Comparison(Tabular):
         strategies by their settings: {"momentum": 0.9}. Errors: a ValueError that names
         a setting that differs, or is unknown.
         """
-        return self._pivot(rows, columns, value, where).table()
+        return pivot(self, rows, columns, value, dict(where or {})).table()
 
     def plot_heat_map(
         self,
@@ -192,17 +192,7 @@ class Comparison(Tabular):
         """Draw `pivot(y, x, value)`: the better a value, the darker its cell."""
         from hetjax.report.drawing.heat_map import heat_map
 
-        return heat_map(self._pivot(y, x, value, where))
-
-    def _pivot(
-        self, rows: str, columns: str, value: str, where: Mapping[str, Any] | None
-    ) -> Pivot:
-        names = ("metric", "mode", "unit", "target")
-        words = {name: getattr(self, name) for name in names}
-        chosen = where or {}
-        return pivot(
-            self.histories, self.summary(), rows, columns, value, chosen, words
-        )
+        return heat_map(pivot(self, y, x, value, dict(where or {})))
 
     def plot(self, x: str = "seconds", *, smooth: int = 1) -> "Figure":
         """Plot the main metric over `x`.

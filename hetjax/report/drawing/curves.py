@@ -7,19 +7,20 @@ drawn in one small panel each, with the other strategies in gray behind.
 import math
 import textwrap
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from adjustText import adjust_text
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, NullFormatter
+from scipy.optimize import isotonic_regression
 
 from hetjax.engine.records.history import History
 from hetjax.report.drawing.panels import Picture, darker, tidy
 from hetjax.report.plot_data import Curve, curves_of, value_range, x_label, y_label
 
+SIZE = 9  # [points] of the labels' text
 MANY = 8  # strategies that fit into one panel
 OTHERS = "0.82"  # the color of the other strategies in a small panel
 QUIET = "0.35"  # of notes and of the target
@@ -80,48 +81,57 @@ def _label_ends(ax: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None
     """
     figure = ax.get_figure(root=True)
     assert figure is not None
-    styles = {"va": "center", "fontsize": 9, "linespacing": 1.15}
-    labels = [
-        ax.text(1.035, 0.5, text, color=darker(color), transform=ax.transAxes, **styles)
-        for text, _, _, color in ends
-    ]
-    figure.draw_without_rendering()  # the panel and its labels get their sizes
+    figure.draw_without_rendering()  # so that the panel has its size
+    height = ax.get_window_extent().height * 72 / figure.dpi  # [points]
     to_panel = ax.transData + ax.transAxes.inverted()
-    places = [tuple(map(float, to_panel.transform(end[1:3]))) for end in ends]
-    places = [(x, y) if math.isfinite(y) else (1.0, 0.0) for x, y in places]
-    places = [(x, min(1.0, max(0.0, y))) for x, y in places]
-    for label, (_, y) in zip(labels, places, strict=True):
-        label.set_y(y)
-    adjust_text(
-        labels,
-        ax=ax,
-        only_move="y",
-        avoid_self=False,
-        ensure_inside_axes=False,
-        expand=(1.0, 1.05),
-        force_explode=0.0,
-        pull_threshold=0.5,
-        iter_lim=500,  # not seconds: the same figure has the same bytes
-    )
-    for label, (x, y), (_, _, value, color) in zip(labels, places, ends, strict=True):
-        label.set(ha="left", x=1.035)
-        if math.isfinite(value):
-            _lead(ax, (x, y), label, color)
+
+    def place(end: tuple[str, float, float, str]) -> tuple[float, float]:
+        x, y = to_panel.transform(end[1:3])
+        return (float(x), min(1.0, max(0.0, float(y)))) if math.isfinite(y) else (1, 0)
+
+    # from the bottom up; of equal ends, the first one is on top
+    ends = sorted(ends, key=lambda end: -place(end)[1])[::-1]
+    heights = [1.3 * SIZE * len(text.splitlines()) / height for text, *_ in ends]
+    middles = spread([place(end)[1] for end in ends], heights)
+    for end, middle in zip(ends, middles, strict=True):
+        text, _, value, color = end
+        arrow = {
+            "arrowstyle": "-",
+            "color": color,
+            "linewidth": 0.7,
+            # long lines are dotted, unlike curves
+            "linestyle": "-" if place(end)[0] > 0.97 else (0, (1, 3)),
+            "shrinkA": 1,
+            "shrinkB": 0,
+            "relpos": (0, 0.5),
+        }
+        ax.annotate(
+            text,
+            place(end),
+            (1.035, middle),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            va="center",
+            color=darker(color),
+            fontsize=SIZE,
+            linespacing=1.15,
+            annotation_clip=False,
+            arrowprops=arrow if math.isfinite(value) else None,
+        )
 
 
-def _lead(ax: Axes, place: tuple[float, float], label: Text, color: str) -> None:
-    """Draw a line from a curve's end to its label; long ones are dotted."""
-    dash = "-" if place[0] > 0.97 else (0, (1, 3))
-    line = {"color": color, "lw": 0.7, "ls": dash, "clip_on": False}
-    (drawn,) = ax.plot(
-        *zip(place, (1.03, label.get_position()[1]), strict=True),
-        transform=ax.transAxes,
-        scalex=False,
-        scaley=False,
-        gid="lead",
-        **line,
-    )
-    drawn.set_in_layout(False)
+def spread(wanted: Sequence[float], heights: Sequence[float]) -> np.ndarray:
+    """Move boxes apart as little as possible, in their order, within 0 and 1.
+
+    `wanted` are the centers of the boxes, rising; the result minimizes the sum of the
+    squared moves, if all boxes fit. (adjustText 1.4, which also moves labels, leaves
+    some on top of each other if one has two lines.)
+    """
+    steps = [(a + b) / 2 for a, b in pairwise(heights)]
+    offsets = np.cumsum([0.0, *steps])
+    apart = isotonic_regression(np.asarray(wanted) - offsets).x
+    low, high = heights[0] / 2, 1 - heights[-1] / 2 - offsets[-1]
+    return np.clip(apart, min(low, high), high) + offsets
 
 
 def _draw_facets(chart: Chart) -> Figure:
