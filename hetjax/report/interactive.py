@@ -86,7 +86,7 @@ def curves(histories: Sequence[History], x: str, target: float) -> Any:
     for side, limit in {"start": shown.low, "end": shown.high}.items():
         if limit is not None:
             setattr(plot.y_range, side, limit)
-    items = []
+    entries: dict[str, list[Any]] = {}
     for c in curves_of(histories, metric, x):
         runs = [h for h in histories if h.strategy == c.name]
         some = _thinned(len(c.points))
@@ -101,10 +101,10 @@ def curves(histories: Sequence[History], x: str, target: float) -> Any:
             hover.append(("lowest, highest", "@low{0.0000}, @high{0.0000}"))
         hover += [(n, f"@{n}{_digits(n)}") for n in (*COMMON, "merges") if n in columns]
         _hover(plot, drawn[0], hover, line_policy="nearest")
-        items.append(LegendItem(label=f"{c.name} {c.note}".strip(), renderers=drawn))
+        entries[f"{c.name} {c.note}".strip()] = drawn
     if np.isfinite(target):
         plot.add_layout(Span(location=target, line_dash="dashed", line_color="#666666"))
-    _legend(plot, items)
+    _legend(plot, entries)
     return plot
 
 
@@ -125,7 +125,7 @@ def batch_sizes(history: History) -> Any:
         y_axis_label="batch size [examples]",
     )
     plot.y_range.start = 0
-    items = []
+    entries: dict[str, list[Any]] = {}
     for (name, merges, sizes), color in zip(lines, viridis(len(lines)), strict=True):
         some = _thinned(len(merges))
         source = ColumnDataSource({"x": merges[some], "y": sizes[some]})
@@ -133,8 +133,9 @@ def batch_sizes(history: History) -> Any:
         drawn = plot.step("x", "y", mode="after", line_width=2, **style)
         hover = [("worker", "$name"), ("merges", "@x"), ("batch size", "@y{0,0.[0]}")]
         _hover(plot, drawn, hover)
-        items.append(LegendItem(label=name, renderers=[drawn]))
-    _legend(plot, items[:ROWS])
+        if len(entries) < ROWS:
+            entries[name] = [drawn]
+    _legend(plot, entries)
     return plot
 
 
@@ -165,7 +166,7 @@ def timelines(histories: Sequence[History]) -> Iterator[tuple[Any, str]]:
 def _timeline(
     history: History, rows: Sequence[int], bars: Iterator[Columns], whole: bool
 ) -> Any:
-    """A row of bars for each of these workers; of the `whole` run at first, or its end."""
+    """A row of bars for each of these workers; at first the `whole` run, or its end."""
     names = [history.workers[k].name for k in rows]
     end = history.duration or 1.0
     start = 0.0 if whole else max(0.0, end - last_length(history))
@@ -173,8 +174,10 @@ def _timeline(
         "xpan,xbox_zoom,xwheel_zoom,reset",
         height=115 + 22 * len(rows),
         x_axis_label=x_label([history]),
-        x_range=Range1d(start, end, bounds=(0, end), reset_start=0, reset_end=end),
-        y_range=Range1d(len(rows) - 0.4, -0.6),
+        x_range=Range1d(
+            start=start, end=end, bounds=(0, end), reset_start=0, reset_end=end
+        ),
+        y_range=Range1d(start=len(rows) - 0.4, end=-0.6),
     )
     plot.yaxis.ticker = FixedTicker(ticks=list(range(len(rows))))
     plot.yaxis.major_label_overrides = dict(enumerate(names))
@@ -185,7 +188,7 @@ def _timeline(
         y=used, left=0, right=end, fill_color=KINDS["waiting"], name="waiting", **style
     )
     worker = CustomJSHover(args={"names": names}, code="return names[value]")
-    items = []
+    entries: dict[str, list[Any]] = {}
     for kind, columns in zip(history.timeline.kinds, bars, strict=True):
         if not len(columns["row"]):
             continue
@@ -196,12 +199,12 @@ def _timeline(
         drawn = plot.hbar(**places, fill_color=KINDS[kind], name=kind, **style)
         begin, finish = ("from", "to") if whole else ("start", "finish")
         time = f"@{begin}{{0.[000000]}} to @{finish}{{0.[000000]}} s"
-        lines = [("", "$name"), ("worker", "@row{custom}"), ("time", time)]
+        lines = [("kind", "$name"), ("worker", "@row{custom}"), ("time", time)]
         lines += [(n, f"@{{{n}}}{_digits(n)}") for n in columns if n not in _PLACES]
         _hover(plot, drawn, lines, formatters={"@row": worker})
-        items.append(LegendItem(label=kind, renderers=[drawn]))
+        entries[kind] = [drawn]
     _draw_events(plot, history, names)
-    _legend(plot, [*items, LegendItem(label="waiting", renderers=[waiting])])
+    _legend(plot, entries | {"waiting": [waiting]})
     return plot
 
 
@@ -209,7 +212,7 @@ _PLACES = ("row", "start", "finish", "from", "to")  # columns that are no hover 
 
 
 def _bars(table: np.ndarray, rows: Sequence[int]) -> Iterator[Columns]:
-    """The bars of each kind, one per segment; busy ones with the number of the round."""
+    """The bars of each kind, one per segment; those of rounds are numbered."""
     for kind in range(len(Timeline.kinds)):
         mine = table[table[:, 1] == kind]
         mine = mine[np.lexsort((mine[:, 2], mine[:, 0]))]
@@ -289,6 +292,7 @@ def _empty(tools: str, **options: Any) -> Any:
     """A plot without content, whose axes are zoomed by dragging."""
     plot = figure(
         sizing_mode="stretch_width",
+        toolbar_location="above",
         tools=tools,
         active_drag=tools.split(",")[1],
         active_scroll=None,  # the page scrolls
@@ -301,10 +305,10 @@ def _empty(tools: str, **options: Any) -> Any:
     return plot
 
 
-def _legend(plot: Any, items: list[LegendItem]) -> None:
-    """A legend below the plot; a click switches an entry off or on."""
-    longest = max(len(str(item.label.value)) for item in items)
-    columns = max(1, min(len(items), 90 // (longest + 6)))
+def _legend(plot: Any, entries: dict[str, list[Any]]) -> None:
+    """A legend below the plot; a click switches what an entry stands for off or on."""
+    columns = max(1, min(len(entries), 90 // (max(map(len, entries)) + 6)))
+    items = [LegendItem(label=k, renderers=drawn) for k, drawn in entries.items()]
     legend = Legend(items=items, ncols=columns, click_policy="hide", location="left")
     legend.update(border_line_color=None, margin=0, label_text_font_size="12px")
     plot.add_layout(legend, "below")

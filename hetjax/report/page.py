@@ -35,12 +35,22 @@ def page(c: Any, command: str = "") -> str:
         plots[name] = plot
         return {"id": name, "caption": caption, "note": note}
 
-    of_seeds = ""
+    note = ""
     if len(c.histories) > len(c.strategies):
-        of_seeds = "Medians over seeds, bands from lowest to highest."
+        note = "Medians over seeds, bands from lowest to highest."
     time = "time" if c.unit == "seconds" else "virtual time"
     over = {"seconds": time, "examples": "the examples that all workers processed"}
     target = c.target if math.isfinite(c.target) else math.nan
+    curves = [
+        figure(
+            interactive.curves(c.histories, x, target), f"{c.metric} over {what}", note
+        )
+        for x, what in over.items()
+    ]
+    batch_sizes = [
+        figure(interactive.batch_sizes(h), f"{h.strategy}: workers' batch sizes")
+        for h in filter(batch_sizes_changed, shown)
+    ]
     timelines = []
     if not any(isinstance(h.timeline, NotStored) for h in shown):
         for h, (plot, note) in zip(shown, interactive.timelines(shown), strict=True):
@@ -62,19 +72,9 @@ def page(c: Any, command: str = "") -> str:
         best=_winners(rows, "final", best, end_texts(rows, "final")),
         first=_winners(rows, "seconds_to_target", first, seconds_texts(rows)),
         results=vars(c.table()),
-        curves=[
-            figure(
-                interactive.curves(c.histories, x, target),
-                f"{c.metric} over {name}",
-                of_seeds,
-            )
-            for x, name in over.items()
-        ],
+        curves=curves,
         values=_values(c),
-        batch_sizes=[
-            figure(interactive.batch_sizes(h), f"{h.strategy}: workers' batch sizes")
-            for h in filter(batch_sizes_changed, shown)
-        ],
+        batch_sizes=batch_sizes,
         timelines=timelines,
         workers=list(map(_workers, shown)),
         events=_events(c.histories),

@@ -91,25 +91,23 @@ def read_document(path: str | Path) -> dict[str, Any]:
 
 def _misfit(value: Any, kind: Any, where: str = "") -> str:
     """The first field that is missing or of another type, and its value; else empty."""
-    types = {dict: dict, list: list}.get(type(kind), kind)
+    types = type(kind) if isinstance(kind, dict | list) else kind
     # True is an int, too
-    if not isinstance(value, types) or (isinstance(value, bool) and types is int):
+    if not isinstance(value, types) or (types is int and isinstance(value, bool)):
         text = json.dumps(value)
         return f"{where} is {text if len(text) <= 40 else f'{text[:37]}...'}"
     if isinstance(kind, list):
-        parts = [(v, kind[0], f"{where}[{i}]") for i, v in enumerate(value)]
-    elif isinstance(kind, dict):
-        parts = []
-        for name, inner in kind.items():
-            key = name.removesuffix("?")
-            path = f"{where}.{key}".removeprefix(".")
-            if key in value:
-                parts.append((value[key], inner, path))
-            elif key == name:
-                return f"{path} is missing"
-    else:
-        return ""
-    return next(filter(None, (_misfit(*part) for part in parts)), "")
+        found = (_misfit(v, kind[0], f"{where}[{i}]") for i, v in enumerate(value))
+        return next(filter(None, found), "")
+    for name, inner in kind.items() if isinstance(kind, dict) else ():
+        key = name.removesuffix("?")
+        path = f"{where}.{key}".removeprefix(".")
+        if key in value:
+            if wrong := _misfit(value[key], inner, path):
+                return wrong
+        elif key == name:
+            return f"{path} is missing"
+    return ""
 
 
 def _history(run: dict[str, Any], metric: str, mode: str) -> History:
