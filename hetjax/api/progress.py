@@ -129,6 +129,7 @@ class _LineByLine:
     def write(self, text: str) -> None:
         """Print a text without the control characters and spaces around it."""
         if text := text.strip("\r\n").rstrip():
+            text = text.replace("s/ ", "s per ")  # a rate below 1, and a unit
             print(text, file=sys.stderr, flush=True)
 
 
