@@ -124,6 +124,41 @@ def _total(numbers: Any) -> int:
     return numbers or 0
 
 
+def _table(rows: Sequence[dict[str, Any]], caption: Sequence[str] = ()) -> Any:
+    """The arguments of the template's table: one record per row, in any columns.
+
+    Columns in which no row has anything are omitted.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    cells = {
+        name: [_text(row.get(name), name) for row in rows]
+        for name in names
+        if any(row.get(name) not in (*NOTHING, 0) for row in rows)
+    }
+    kinds = {"settings": "code", "why": "text"}
+    for name, texts in cells.items():
+        numbers = all(re.fullmatch(r"([-+\d.,e]|nan|inf|diverged)*", t) for t in texts)
+        kinds.setdefault(name, "number" if numbers else "name")
+    return {
+        "header": tuple(cells),
+        "rows": tuple(zip(*cells.values(), strict=True)),
+        "kinds": [kinds[name] for name in cells],
+        "caption": caption,
+    }
+
+
+def _text(value: Any, name: str = "") -> str:
+    """A value for a reader; empty if it says nothing."""
+    if isinstance(value, float):
+        digits = ".1f" if "%" in name else ",.2f" if "MB" in name else ""
+        return format(value, digits) if digits else number(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if value in NOTHING or isinstance(value, str):
+        return value or ""
+    return _setting(value)
+
+
 def _values(c: Any) -> dict[str, Any]:
     """The metric at six times, for readers who do not see the curves."""
     curves = curves_of(c.histories, c.metric, "seconds")
@@ -131,101 +166,78 @@ def _values(c: Any) -> dict[str, Any]:
     times = np.linspace(0, max(ends, default=0), 6)
     rows = []
     for x in curves:
-        last = np.searchsorted(x.points, times, "right") - 1
-        over = times > x.end[0] if len(x.points) else True
-        known = (last >= 0) & ~np.asarray(over)
-        cells = [
-            f"{x.median[i]:.4g}" if k else "" for i, k in zip(last, known, strict=True)
-        ]
-        rows.append((x.name, *cells))
-    return {"header": ("strategy", *(f"{number(t)} s" for t in times)), "rows": rows}
+        row: dict[str, Any] = {"strategy": x.name}
+        for t in times if len(x.points) else ():
+            last = np.searchsorted(x.points, t, "right") - 1
+            if last >= 0 and t <= x.end[0]:
+                row[f"{number(t)} s"] = f"{x.median[last]:.4g}"
+        rows.append(row)
+    return _table(rows)
 
 
 def _workers(history: History) -> dict[str, Any]:
-    """A table of all workers, without columns that are empty for all of them."""
-    workers, length = history.workers, history.duration or 1.0
-    columns = {
-        f"{k} [%]": [100 * getattr(w, k) / length for w in workers] for k in KINDS
-    }
-    texts = {
-        name: [f"{share:.1f}" for share in shares]
-        for name, shares in columns.items()
-        if any(shares)
-    }
-    counts = {
-        "updates": [w.updates for w in workers],
-        "examples": [w.examples for w in workers],
-        "merges": [sum(w.staleness.values()) for w in workers],
-        "MB from it": [w.bytes_received / 1e6 for w in workers],
-        "MB to it": [w.bytes_sent / 1e6 for w in workers],
-        "padding examples": [w.padded for w in workers],
-        "lost rounds": [w.lost for w in workers],
-        "NaN rounds": [w.nans for w in workers],
-    }
-    for name, found in counts.items():
-        if any(found):
-            texts[name] = [f"{n:,.2f}" if "MB" in name else f"{n:,}" for n in found]
-    rows = list(zip([w.name for w in workers], *texts.values(), strict=True))
-    return {"header": ("worker", *texts), "rows": rows}
+    """A table of all workers."""
+    length = history.duration or 1.0
+    return _table(
+        [
+            {
+                "worker": w.name,
+                **{f"{kind} [%]": 100 * getattr(w, kind) / length for kind in KINDS},
+                "updates": w.updates,
+                "examples": w.examples,
+                "merges": sum(w.staleness.values()),
+                "MB from it": w.bytes_received / 1e6,
+                "MB to it": w.bytes_sent / 1e6,
+                "padding examples": w.padded,
+                "lost rounds": w.lost,
+                "NaN rounds": w.nans,
+            }
+            for w in history.workers
+        ]
+    )
 
 
 def _events(histories: Sequence[History]) -> dict[str, Any]:
     """A table of worker events."""
-    rows = [
-        (h.strategy, str(h.seed), number(e.seconds), e.worker, e.what, e.why)
-        for h in histories
-        for e in h.events
-    ]
-    header = ("strategy", "seed", "seconds", "worker", "event", "why")
-    kinds = ("name", "number", "number", "name", "name", "text")
-    return {"header": header, "rows": rows, "kinds": kinds}
+    return _table(
+        [
+            {
+                **{"strategy": h.strategy, "seed": str(h.seed), "seconds": e.seconds},
+                **{"worker": e.worker, "event": e.what, "why": e.why},
+            }
+            for h in histories
+            for e in h.events
+        ]
+    )
 
 
 def _strategies(histories: Sequence[History]) -> dict[str, Any]:
     """The parts and all settings of every strategy."""
-    parts = {"policy": "policy", "local": "local update", "merge": "merge"}
-    parts["sampler"] = "sampler"
-    known = {k: v for k, v in parts.items() if any(k in h.parts for h in histories)}
-    rows = [
-        (
-            h.strategy,
-            *(h.parts.get(k, "") for k in known),
-            ", ".join(f"{k}={_setting(v)}" for k, v in plain(h.settings).items()),
-        )
-        for h in histories
-    ]
-    kinds = ["name", *("name" for _ in known), "code"]
-    header = ("strategy", *known.values(), "settings")
-    return {"header": header, "rows": rows, "kinds": kinds}
+    rows = []
+    for h in histories:
+        settings = (f"{k}={_setting(v)}" for k, v in plain(h.settings).items())
+        parts = {"local update" if k == "local" else k: v for k, v in h.parts.items()}
+        rows.append({"strategy": h.strategy, **parts, "settings": ", ".join(settings)})
+    return _table(rows)
 
 
 def _tuning(tuning: dict[str, Any], metric: str) -> dict[str, Any]:
     """The scores of the learning rates that were tried."""
     scores = tuning["scores"]
-    rates = {rate: None for found in scores.values() for rate in found}
-    rates = sorted(rates, key=float)
-
-    def text(value: float | str | None) -> str:
-        if value is None:  # in JSON data
-            return "diverged"
-        return value if isinstance(value, str) else f"{value:.4g}"
-
-    rows = [
-        (
-            name,
-            *(text(found.get(rate, "")) for rate in rates),
-            str(tuning["chosen"].get(name, "")),
-        )
-        for name, found in scores.items()
-    ]
+    rates = sorted({rate for found in scores.values() for rate in found}, key=float)
+    rows = []
+    for name, found in scores.items():
+        # None in JSON data
+        texts = {k: "diverged" if v is None else f"{v:.4g}" for k, v in found.items()}
+        row = {"strategy": name, **{rate: texts.get(rate, "") for rate in rates}}
+        rows.append({**row, "chosen": str(tuning["chosen"].get(name, ""))})
     whose = "one for all" if tuning["tune"] == "common" else "each strategy its own"
     score = tuning.get("score", "best")  # missing in earlier versions
     caption = (
         f"{score.capitalize()} {metric} at each learning rate, on "
         f"{tuning['held_out']:,} held-out training examples; {whose}."
     )
-    header = ("strategy", *rates, "chosen")
-    return {"header": header, "rows": rows, "caption": (caption,)}
+    return _table(rows, (caption,))
 
 
 def _about_machine(
@@ -246,7 +258,7 @@ def _about_machine(
 
 
 def _machine_tables(machine: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Workers and links as the rows of tables, without empty columns."""
+    """Workers and links as the rows of tables."""
     workers, links = machine.get("workers"), machine.get("links")
     if isinstance(workers, list):
         yield _records("worker", {str(i): w for i, w in enumerate(workers)})
@@ -256,20 +268,8 @@ def _machine_tables(machine: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _records(what: str, records: dict[str, Any]) -> dict[str, Any]:
     flat = {name: _flat(record) for name, record in records.items()}
-    columns = dict.fromkeys(k for found in flat.values() for k in found if k != "name")
-    shown = [
-        k for k in columns if any(f.get(k) not in (*NOTHING, 0) for f in flat.values())
-    ]
-    rows = [
-        (str(found.get("name", name)), *(_text(found.get(k)) for k in shown))
-        for name, found in flat.items()
-    ]
-    numeric = [
-        all(isinstance(f.get(k), int | float | None) for f in flat.values())
-        for k in shown
-    ]
-    kinds = ["name", *("number" if n else "name" for n in numeric)]
-    return {"header": (what, *shown), "rows": rows, "kinds": kinds}
+    rows = [{what: str(r.pop("name", name)), **r} for name, r in flat.items()]
+    return _table(rows)
 
 
 def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
@@ -318,12 +318,3 @@ def _call(c: Any, machine: dict[str, Any]) -> str:
 def _setting(value: Any) -> str:
     """A setting's value from JSON data, in Python's notation."""
     return repr(tuple(value)) if isinstance(value, list) else repr(value)
-
-
-def _text(value: Any) -> str:
-    """A value of a machine's record; empty if it says nothing."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return number(value)
-    if value in NOTHING or isinstance(value, str):
-        return value or ""
-    return _setting(value)

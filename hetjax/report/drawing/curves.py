@@ -31,8 +31,7 @@ class Chart(NamedTuple):
 
     curves: list[Curve]
     histories: Sequence[History]
-    x_label: str
-    y_label: str
+    labels: tuple[str, str]  # of the axes
     target: float | None
 
 
@@ -49,7 +48,7 @@ def time_to_accuracy(
         target = None
     labels = x_label(histories, x), y_label(histories, smooth)
     draw = _draw_facets if len(curves) > MANY else _draw_panel
-    return draw(Chart(curves, histories, *labels, target))
+    return draw(Chart(curves, histories, labels, target))
 
 
 def _draw_panel(chart: Chart) -> Figure:
@@ -59,8 +58,7 @@ def _draw_panel(chart: Chart) -> Figure:
     for curve in chart.curves:
         _draw_curve(ax, curve, alpha=0.15 if len(chart.curves) <= 4 else 0.1)
     _finish_panel(ax, chart)
-    ax.set_xlabel(chart.x_label)
-    ax.set_ylabel(chart.y_label)
+    ax.set(xlabel=chart.labels[0], ylabel=chart.labels[1])
     ax.set_title(_notes(ax, chart), fontsize=9, loc="left", color=QUIET)
     ends = [
         (f"{c.name}\n{c.note}" if c.note else c.name, *c.end, c.color)
@@ -161,8 +159,8 @@ def _draw_facets(chart: Chart) -> Figure:
         _finish_panel(ax, chart)
         ax.tick_params(labelsize=8)
         ax.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]))
-    figure.supxlabel(chart.x_label, fontsize=10)
-    figure.supylabel(chart.y_label, fontsize=10)
+    figure.supxlabel(chart.labels[0], fontsize=10)
+    figure.supylabel(chart.labels[1], fontsize=10)
     dashed = "" if chart.target is None else f"dashed: target {chart.target:g}"
     notes = _notes(axes[0], chart, "gray: the other strategies", dashed)
     figure.suptitle(notes, fontsize=9, color=QUIET, x=0.01, ha="left")
