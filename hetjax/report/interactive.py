@@ -70,8 +70,8 @@ def as_json(plots: dict[str, Any]) -> str:
     )
 
 
-def curves(histories: Sequence[History], x: str, target: float) -> Any:
-    """The main metric over `x`: medians and bands over the seeds.
+def curves(histories: Sequence[History], x: str, target: float) -> tuple[Any, str]:
+    """The main metric over `x`: medians and bands over the seeds; and a note on them.
 
     A strategy is switched off and on in the legend.
     """
@@ -87,7 +87,8 @@ def curves(histories: Sequence[History], x: str, target: float) -> Any:
         if limit is not None:
             setattr(plot.y_range, side, limit)
     entries: dict[str, list[Any]] = {}
-    for c in curves_of(histories, metric, x):
+    found = curves_of(histories, metric, x)
+    for c in found:
         runs = [h for h in histories if h.strategy == c.name]
         some = _thinned(len(c.points))
         columns = _columns(runs, x) | {"low": c.values.min(0), "high": c.values.max(0)}
@@ -105,7 +106,12 @@ def curves(histories: Sequence[History], x: str, target: float) -> Any:
     if np.isfinite(target):
         plot.add_layout(Span(location=target, line_dash="dashed", line_color="#666666"))
     _legend(plot, entries)
-    return plot
+    notes = []
+    if len(histories) > len(found):
+        notes.append("Medians over seeds, bands from lowest to highest.")
+    if max(len(c.points) for c in found) > POINTS:
+        notes.append(f"Longer curves are thinned to {POINTS:,} points.")
+    return plot, " ".join(notes)
 
 
 def _columns(runs: Sequence[History], x: str) -> dict[str, np.ndarray]:

@@ -35,18 +35,13 @@ def page(c: Any, command: str = "") -> str:
         plots[name] = plot
         return {"id": name, "caption": caption, "note": note}
 
-    note = ""
-    if len(c.histories) > len(c.strategies):
-        note = "Medians over seeds, bands from lowest to highest."
     time = "time" if c.unit == "seconds" else "virtual time"
     over = {"seconds": time, "examples": "the examples that all workers processed"}
     target = c.target if math.isfinite(c.target) else math.nan
-    curves = [
-        figure(
-            interactive.curves(c.histories, x, target), f"{c.metric} over {what}", note
-        )
-        for x, what in over.items()
-    ]
+    curves = []
+    for x, what in over.items():
+        plot, note = interactive.curves(c.histories, x, target)
+        curves.append(figure(plot, f"{c.metric} over {what}", note))
     batch_sizes = [
         figure(interactive.batch_sizes(h), f"{h.strategy}: workers' batch sizes")
         for h in filter(batch_sizes_changed, shown)
@@ -58,7 +53,8 @@ def page(c: Any, command: str = "") -> str:
             timelines.append(figure(plot, caption, note))
     rows = c.summary()
     best = best_of([row["final"] for row in rows], c.mode)
-    first = min((t for r in rows if (t := r["seconds_to_target"])), default=None)
+    times = [row["seconds_to_target"] for row in rows]
+    first = min((t for t in times if t is not None), default=None)
     compiling = sum(h.compile_seconds for h in c.histories)
     return template("page.html").render(
         c=c,

@@ -294,3 +294,15 @@ def test_the_page_of_a_large_run_is_small_and_says_how(make, tmp_path):
         np.testing.assert_allclose(bars["start"], np.tile(np.arange(10.0), 3) + offset)
         assert list(bars["row"]) == [0] * 10 + [1] * 10 + [2] * 10
     assert set(busy["rounds"]) == {100}
+
+
+def test_long_curves_are_thinned_and_the_page_says_so(make, tmp_path):
+    h = make("sync", accuracies=np.linspace(0.0, 0.9, 5_000))
+    _, text = parsed(Comparison([h], data={}, machine={}), tmp_path)
+    assert "Longer curves are thinned to 1,000 points." in text
+    assert (tmp_path / "report.html").stat().st_size < 1_500_000
+
+
+def test_a_target_that_the_initial_model_reaches(make, tmp_path):
+    runs = Comparison([make(accuracies=(0.5, 0.6))], data={}, machine={}, target=0.1)
+    assert "first at the target sync: 0.000 virtual s" in parsed(runs, tmp_path)[1]
