@@ -70,7 +70,8 @@ class Bounds:
 
 Count = Annotated[int, Bounds(low=1)]
 Whole = Annotated[int, Bounds(low=0)]
-Seed = Annotated[int, Bounds(low=0, high=2**32 - 1)]
+Seed = Annotated[int, Bounds(low=0, high=2**32 - 1)]  # of JAX
+HostSeed = Annotated[int, Bounds(low=0, high=2**128 - 1)]  # of NumPy
 Positive = Annotated[float, Bounds(above=0)]
 NotNegative = Annotated[float, Bounds(low=0)]
 Fraction = Annotated[float, Bounds(low=0, below=1)]  # such as a momentum
@@ -85,9 +86,9 @@ def checked(function: _Function) -> _Function:
     is passed on as 4), a `float` finite in float32; `Annotated[..., Bounds(...)]`, such
     as `Count`, says between which bounds, and `Literal` which choices there are. None,
     strings, lists and instances of hetjax's own classes must be among an argument's
-    types. Other objects, such as functions and arrays, and the bounds of numbers that
-    JAX traces are not checked. Errors: a ValueError that names the argument and what it
-    may be.
+    types; a class may give an `_example` for the message. Other objects, such as
+    functions and arrays, and the bounds of numbers that JAX traces are not checked.
+    Errors: a ValueError that names the argument and what it may be.
     """
     if not isinstance(function, type):
         return _checked(function, function)
@@ -130,7 +131,7 @@ def fitting(name: str, value: Any, hints: dict[str, Any]) -> Any:
         return value  # it may have one of the other types
     wanted = " or ".join(dict.fromkeys(map(_words, options)))
     if isinstance(value, int) and value > _LARGEST_WHOLE:
-        wanted = wanted.replace(_WORDS[int], f"{_WORDS[int]} below 2**31", 1)
+        wanted += ", below 2**31"
     verb = "choose" if wanted.startswith("one of") else "pass"
     raise ValueError(f"{name}={shown(value)}: {verb} {wanted}")
 
@@ -247,9 +248,17 @@ def _words(option: Any) -> str:
     if typing.get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, typing.get_args(kind)))
     if elements := _elements(kind):
-        return f"a sequence of {_words(elements[0]).replace('number', 'numbers')[2:]}"
-    function = typing.get_origin(kind) is collections.abc.Callable
-    return "a function" if function else f"a {getattr(kind, '__name__', kind)}"
+        return f"a sequence of {_plural(elements[0])}"
+    if typing.get_origin(kind) is collections.abc.Callable:
+        return "a function"
+    example = getattr(kind, "_example", "")
+    return f"a {getattr(kind, '__name__', kind)}{example and f', such as {example}'}"
+
+
+def _plural(option: Any) -> str:
+    word = _words(option).removeprefix("a ")
+    noun = next((noun for noun in ("number", "string") if noun in word), word)
+    return word.replace(noun, f"{noun}s", 1)
 
 
 def per_worker(name: str, value: float | Sequence[float], n: int) -> tuple[float, ...]:

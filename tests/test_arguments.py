@@ -53,7 +53,10 @@ class Part:
         ({"steps": 0}, "steps=0: pass a whole number of at least 1"),
         ({"steps": 1.5}, "steps=1.5: pass a whole number of at least 1"),
         ({"steps": True}, "steps=True: pass a whole number of at least 1"),
-        ({"steps": 2**31}, r"steps=\d+: pass a whole number below 2\*\*31"),
+        (
+            {"steps": 2**31},
+            r"steps=\d+: pass a whole number of at least 1, below 2\*\*31",
+        ),
         ({"momentum": 1}, "momentum=1: pass a number from 0 to below 1"),
         ({"momentum": np.nan}, "momentum=nan: pass a number from 0 to below 1"),
         ({"momentum": "0"}, "momentum='0': pass a number from 0 to below 1"),

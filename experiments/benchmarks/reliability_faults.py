@@ -143,9 +143,10 @@ _WANTED |= {"NaN": "nan", "leaves": "left"}
 def _faults(fault: str, worker: str, when: float) -> tuple[ScriptedFault, ...]:
     if fault == "slowed":
         return (ScriptedFault(when, "slow", worker, 5.0),)
-    if fault in ("killed", "joins"):
-        what = {"killed": "kill", "joins": "join"}[fault]
-        return (ScriptedFault(when, what, worker),)
+    if fault == "killed":
+        return (ScriptedFault(when, "kill", worker),)
+    if fault == "joins":
+        return (ScriptedFault(when, "join", worker),)
     return ()
 
 

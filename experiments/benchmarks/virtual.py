@@ -160,7 +160,7 @@ class Setting(NamedTuple):
         num_bytes = tree.num_bytes(shapes)
         return virtual_times(self.data, machine, strategies, epochs, num_bytes)[name][0]
 
-    def train(self, name: str, seconds: float, *, compiled: bool | str) -> hj.History:
+    def train(self, name: str, seconds: float, *, compiled: Any) -> hj.History:
         """A run of a strategy."""
         return hj.train(
             self.task,

@@ -18,7 +18,6 @@ import hetjax as hj
 from experiments.common import bounds, claims, named_data
 from experiments.common.bounds import bounded, bounded_list
 from hetjax import tree
-from hetjax.api.compare import TUNE
 from hetjax.machine import like_amazon670k
 
 FLAGS = flags.FLAGS
@@ -37,7 +36,9 @@ flags.DEFINE_string("runs", None, "where runs are stored; by default runs in --o
 flags.DEFINE_list(
     "learning_rates", ["0.001", "0.01", "0.1", "1", "10"], "to choose from, at b_max"
 )
-flags.DEFINE_enum("tune", "common", TUNE, "one rate for all, or each its own")
+flags.DEFINE_enum(
+    "tune", "common", ["common", "each"], "one rate for all, or each its own"
+)
 flags.DEFINE_float("merge_momentum", 0.9, "gamma of Elastic and Adaptive SGD's merge")
 flags.DEFINE_float("delta", 0.1, "of Adaptive SGD's perturbation")
 bounded("batch_size", *bounds.BATCH_SIZE)

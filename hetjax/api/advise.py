@@ -20,7 +20,7 @@ from hetjax.api.plan import virtual_run
 from hetjax.api.progress import ProgressBar
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
-from hetjax.api.value_checks import check_seed, shown
+from hetjax.arguments import Count, Positive, Seed, checked, shown
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
 from hetjax.machine import Arrival, Machine, Merged, WorkerInfo
@@ -144,18 +144,19 @@ def _named(choice: Choice) -> str:
     return f"{choice.strategy} on {' + '.join(choice.workers)}"
 
 
+@checked
 def advise(
     task: Task,
     data: Dataset,
     machine: Machine | LocalMachine | ClusterMachine,
     *,
     strategies: Mapping[str, Strategy] | None = None,
-    batch_size: int = 64,
-    learning_rate: float = 0.1,
+    batch_size: Count = 64,
+    learning_rate: Positive = 0.1,
     target: float | None = None,
     seconds: float = 10.0,
     subsets: Sequence[Sequence[str]] | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     progress: bool = True,
 ) -> Advice:
     """Rank strategies and sets of workers by simulation.
@@ -183,7 +184,6 @@ def advise(
         raise ValueError(
             f"machine is {shown(machine)}: pass a simulated machine, or a real one"
         )
-    check_seed(seed)
     config = RunConfig(seconds=seconds, num_evals=POINTS, target=target)
     session = Session(task, data, machine, config)
     session.check_strategies(table)

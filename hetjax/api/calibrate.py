@@ -10,11 +10,11 @@ from tqdm import tqdm
 
 from hetjax import merge
 from hetjax.api.progress import step_bar
-from hetjax.api.strategy_checks import check_task_and_data
 from hetjax.api.train import train
+from hetjax.arguments import Count, checked
 from hetjax.data.columns import stored_per_row
 from hetjax.data.dataset import Dataset
-from hetjax.data.dataset_checks import is_whole
+from hetjax.data.dataset_checks import check_dataset
 from hetjax.engine.placement import Device
 from hetjax.local import LocalUpdate, sgd
 from hetjax.machine import Machine
@@ -34,14 +34,15 @@ MOST_ROUNDS = 100_000  # of each worker; they take a day, and all stay in memory
 _LONG = 1e6  # [s] the run ends by itself long before
 
 
+@checked
 def calibrate(
     task: Task,
     data: Dataset,
     devices: LocalMachine | ClusterMachine | Sequence[Device | str] | None = None,
     *,
-    batch_sizes: Sequence[int] = (16, 32, 64, 128),
-    local_steps: Sequence[int] = (1, 8),
-    repeats: int = 8,
+    batch_sizes: Sequence[Count] = (16, 32, 64, 128),
+    local_steps: Sequence[Count] = (1, 8),
+    repeats: Count = 8,
     local_update: LocalUpdate | None = None,
     path: str | Path | None = None,
     progress: bool = True,
@@ -77,7 +78,7 @@ def calibrate(
         )
     if path is not None and not Path(path).parent.is_dir():
         raise ValueError(f"path={str(path)!r}: there is no folder {Path(path).parent}")
-    check_task_and_data(task, data)
+    check_dataset(data)
     _check_rounds(data, batch_sizes, local_steps, repeats)
     machine = _to_measure(devices)
     batch_size = max(batch_sizes)
@@ -153,15 +154,10 @@ def _check_rounds(
         ("local_steps", local_steps, MOST_STEPS, "their batches are prepared together"),
         ("repeats", (repeats,), MOST_ROUNDS, "each runs all batch sizes and steps"),
     ):
-        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-            raise ValueError(f"{name}={values!r}: pass a sequence of whole numbers")
-        for value in values:
-            if not is_whole(value) or value < 1:
-                raise ValueError(
-                    f"{name} has {value!r}: pass whole numbers, at least 1"
-                )
-            if value > most:
-                raise ValueError(f"{name} has {value}: pass at most {most:,}; {why}")
+        if not 1 <= max(values, default=0) <= most:
+            raise ValueError(
+                f"{name}={values!r}: pass numbers from 1 to {most:,}; {why}"
+            )
     rounds = repeats * len(batch_sizes) * len(local_steps)
     if rounds > MOST_ROUNDS:
         raise ValueError(

@@ -1,78 +1,70 @@
 """Comparisons: several strategies and seeds on one task, one machine and one budget."""
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 
+from hetjax.api.learning_rate_choice import (
+    CheckpointingOf,
+    at_rate,
+    check_tunable,
+    name_at_rate,
+    tune_rates,
+)
 from hetjax.api.progress import ProgressBar
 from hetjax.api.run_config import RunConfig
-from hetjax.api.run_folder import RESUME
 from hetjax.api.runs_at_once import ComparedRun, run_all
 from hetjax.api.session import Session
-from hetjax.api.value_checks import (
-    check_callback,
-    check_choice,
-    check_folder,
-    check_learning_rates,
-    check_seconds,
-    check_target,
-    seeds_of,
-)
+from hetjax.api.value_checks import Resume, check_callback, check_folder, seeds_of
+from hetjax.arguments import Positive, as_kind, checked
 from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.checkpointable import file_name
 from hetjax.data.dataset import Dataset
-from hetjax.data.held_out import num_held_out, split_off
+from hetjax.data.held_out import num_held_out
 from hetjax.engine.placement import Device
 from hetjax.engine.programs.sharing import key_of
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
-from hetjax.metric_mode import score, worst
 from hetjax.processes.exchange import is_first
 from hetjax.report.comparison import Comparison
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
-from hetjax.runtimes.openers import check_placement
+from hetjax.runtimes.openers import CustomMachine, check_placement
 from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.strategies.types import PARTS, Strategy
 from hetjax.tasks.constant_prediction import constant_metric
 from hetjax.tasks.types import Task
 
-TUNE = ("common", "each")
-TUNING = "tuning"  # the folder in `out` of the runs that choose learning rates
-CheckpointingOf = Callable[..., dict[str, Any]]
-"""checkpointing_of(name, seed, group="") -> the checkpoint arguments of `Session.run`
-for a run; runs of a group share a folder."""
+Tune = Literal["common", "each"]
 
 
+@checked
 def compare(
     task: Task,
     data: Dataset,
-    machine: Machine | LocalMachine | ClusterMachine,
+    machine: Machine | LocalMachine | ClusterMachine | CustomMachine,
     strategies: Mapping[str, Strategy],
     *,
-    seconds: float | Mapping[str, float],
+    seconds: Positive | Mapping[str, float],
     seeds: int | Sequence[int] = 1,
     num_evals: int = 50,
     eval_examples: int | None = None,
     epochs: float | None = None,
     target: float | None = None,
-    learning_rates: Sequence[float] = (),
-    tune: str = "common",
+    learning_rates: Sequence[Positive] = (),
+    tune: Tune = "common",
     traces: str | Path | None = None,
     devices: Sequence[Device | str] | None = None,
-    compiled: bool | str = "auto",
-    data_on: str = "auto",
+    compiled: bool | Literal["auto"] = "auto",
+    data_on: Literal["auto", "device", "host"] = "auto",
     schedule_seed: int | None = None,
     out: str | Path | None = None,
     every: str = EVERY,
-    resume: str = "auto",
+    resume: Resume = "auto",
     progress: bool = True,
     on_history: Callable[[History], object] | None = None,
 ) -> Comparison:
@@ -112,12 +104,8 @@ def compare(
     """
     seeds = seeds_of(seeds)
     seconds = seconds_of(seconds, strategies, learning_rates)
-    check_choice("tune", tune, TUNE)
-    check_learning_rates(learning_rates)
-    check_target(target)
     check_folder("traces", traces)
     check_folder("out", out)
-    check_choice("resume", resume, RESUME)
     check_callback("on_history", on_history)
     if resume == "must" and out is None:
         raise ValueError('resume="must": pass out, the folder of the runs to continue')
@@ -160,7 +148,8 @@ def compare(
                 bar,
                 checkpointing_of,
             )
-            strategies = _with_learning_rates(strategies, tuning["chosen"])
+            rates = tuning["chosen"]
+            strategies = {n: at_rate(s, rates[n]) for n, s in strategies.items()}
             # adding a strategy may change the rate that is best for all
             checkpointing_of = partial(_of_rated, checkpointing_of, strategies)
         for history in _run_groups(
@@ -237,64 +226,7 @@ def _check_fits(
         num_examples -= num_held_out(num_examples)
     session.check_strategies(strategies, num_examples)
     check_placement(session.machine, strategies, recorded=recorded)
-    _check_tunable(strategies, learning_rates)
-
-
-def _check_tunable(
-    strategies: Mapping[str, Strategy], learning_rates: Sequence[float]
-) -> None:
-    """Raise a ValueError for a strategy whose learning rate cannot be chosen."""
-    for name, strategy in strategies.items():
-        if len(learning_rates) and strategy.settings.get("learning_rate", 0) is None:
-            raise ValueError(
-                f"{name} has its learning rate in its optimizer, so that none of "
-                "learning_rates can be chosen: build the optimizer with learning rate 1"
-                " and pass the strategy learning_rate="
-            )
-
-
-def tune_rates(
-    session: Session,
-    strategies: Mapping[str, Strategy],
-    learning_rates: Sequence[float],
-    tune: str,
-    seed: int,
-    bar: ProgressBar,
-    checkpointing_of: CheckpointingOf = lambda *run: {},
-) -> dict[str, Any]:
-    """Choose learning rates on a held-out tenth of the training split.
-
-    Returns {"tune", "held_out", "score": "final", "scores": {strategy: {learning rate:
-    final metric}}, "chosen": {strategy: learning rate}}, where "held_out" is the number
-    of examples of an evaluation (with `eval_examples` not all of them). A run that
-    diverged has the worst score, infinite. The common learning rate is, among those
-    with which most strategies do not diverge, the one that is best on average. Ties go
-    to the first in `learning_rates`.
-    """
-    held = session.with_data(_held_out(session.data, seed))
-    scores = {
-        name: _scores(held, name, s, learning_rates, seed, bar, checkpointing_of)
-        for name, s in strategies.items()
-    }
-    mode = session.programs.task.mode
-    common = max(
-        learning_rates,
-        key=lambda learning_rate: _common_score(
-            [score(s[learning_rate], mode) for s in scores.values()]
-        ),
-    )
-    each = {
-        name: max(learning_rates, key=lambda r: score(s[r], mode))
-        for name, s in scores.items()
-    }
-    chosen = each if tune == "each" else dict.fromkeys(scores, common)
-    return {
-        "tune": tune,
-        "held_out": len(held.data.test),
-        "score": "final",
-        "scores": {n: {f"{r:g}": v for r, v in s.items()} for n, s in scores.items()},
-        "chosen": chosen,
-    }
+    check_tunable(strategies, learning_rates)
 
 
 def _checkpointing(
@@ -319,7 +251,7 @@ def _of_rated(
     seed: int,
 ) -> dict[str, Any]:
     """As `checkpointing_of`, for a run whose learning rate was chosen."""
-    return checkpointing_of(_rated(name, strategies[name]), seed)
+    return checkpointing_of(name_at_rate(name, strategies[name]), seed)
 
 
 def _file_stem(name: str, seed: int) -> str:
@@ -340,7 +272,6 @@ def seconds_of(
     if not isinstance(strategies, Mapping):
         return {}  # `Session.check_strategies` says what is wrong
     if not isinstance(seconds, Mapping):
-        check_seconds(seconds)
         return dict.fromkeys(strategies, seconds)
     if set(seconds) != set(strategies):
         raise ValueError(
@@ -352,9 +283,7 @@ def seconds_of(
         raise ValueError(
             "learning_rates are compared over the same seconds: pass one number"
         )
-    for time in seconds.values():
-        check_seconds(time)
-    return dict(seconds)
+    return {name: as_kind("seconds", s, Positive) for name, s in seconds.items()}
 
 
 def _check_resumable(
@@ -366,9 +295,9 @@ def _check_resumable(
 ) -> None:
     """Raise an OtherRun before any run begins, rather than after some runs."""
     for seed, (name, strategy) in itertools.product(seeds, strategies.items()):
-        rated = [_at(strategy, learning_rate) for learning_rate in learning_rates]
+        rated = [at_rate(strategy, learning_rate) for learning_rate in learning_rates]
         for each in rated or [strategy]:
-            run = _rated(name, each) if rated else name
+            run = name_at_rate(name, each) if rated else name
             checkpointing = checkpointing_of(run, seed)
             sessions[name].check_resumable(name, each, seed, **checkpointing)
 
@@ -388,61 +317,6 @@ def _families(
         else:
             found.append((alike, [name]))
     return [names for _, names in found]
-
-
-def _rated(name: str, strategy: Strategy) -> str:
-    """Return the name of a run whose learning rate is chosen, or tried."""
-    return f"{name}, rate {strategy.learning_rate}"
-
-
-def _common_score(scores: Sequence[float]) -> tuple[int, float]:
-    """Return how many strategies did not diverge, and their average score."""
-    survivors = [s for s in scores if s > -math.inf]
-    return len(survivors), mean(survivors) if survivors else -math.inf
-
-
-def _scores(
-    held: Session,
-    name: str,
-    strategy: Strategy,
-    learning_rates: Sequence[float],
-    seed: int,
-    bar: ProgressBar,
-    checkpointing_of: CheckpointingOf,
-) -> dict[float, float]:
-    """Return the final metric at each learning rate."""
-    # a setting of the strategy: the run is resumed whichever other rates are tried
-    rated = [_at(strategy, rate) for rate in learning_rates]
-    names = [_rated(name, each) for each in rated]
-    runs = [
-        ComparedRun(each, own, seed, checkpointing_of(each, seed, TUNING))
-        for each, own in zip(names, rated, strict=True)
-    ]
-    found = {}
-    for histories in run_all(held, runs, bar):
-        for history in histories:
-            if history.interrupted:
-                # while tuning there are no results to return yet
-                raise KeyboardInterrupt(history.signal)
-            final = history.final()
-            bad = history.stopped or final != final
-            found[history.strategy] = worst(history.mode) if bad else final
-    return {rate: found[each] for rate, each in zip(learning_rates, names, strict=True)}
-
-
-def _held_out(data: Dataset, seed: int) -> Dataset:
-    rest, held = split_off(data.train, seed)
-    return replace(data, train=rest, test=held)
-
-
-def _with_learning_rates(
-    strategies: Mapping[str, Strategy], learning_rates: Mapping[str, float]
-) -> dict[str, Strategy]:
-    return {name: _at(s, learning_rates[name]) for name, s in strategies.items()}
-
-
-def _at(strategy: Strategy, learning_rate: float) -> Strategy:
-    return strategy._replace(learning_rate=learning_rate)
 
 
 def describe(data: Dataset) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hetjax import tree
+from hetjax.arguments import checked
 from hetjax.data.batching import Batch
 from hetjax.engine.programs.task_programs import Programs, applied, step_key
 from hetjax.machine.types import PUSH_FETCH
@@ -20,7 +21,6 @@ from hetjax.strategies.types import Strategy
 from hetjax.tasks.task_checks import model_like, trainable_shapes
 from hetjax.tasks.types import Task
 from hetjax.tree import MergeState, ModelState, Params, PyTree
-from hetjax.arguments import checked
 
 
 class RoundState(NamedTuple):

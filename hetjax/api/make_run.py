@@ -9,7 +9,7 @@ import numpy as np
 
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
-from hetjax.api.value_checks import check_seed
+from hetjax.arguments import Seed, checked
 from hetjax.checkpoint.code_checksum import checksum
 from hetjax.data.batching import make_batch
 from hetjax.data.dataset import Dataset
@@ -214,6 +214,7 @@ def _typed(key: Any) -> jax.Array:
     return jax.random.wrap_key_data(key)
 
 
+@checked
 def make_run(
     task: Task,
     data: Dataset,
@@ -222,7 +223,7 @@ def make_run(
     *,
     seconds: float,
     num_evals: int = 50,
-    seed: int = 0,
+    seed: Seed = 0,
     eval_examples: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> RunFunction:
@@ -298,7 +299,6 @@ def make_run(
             f"machine is a {type(machine).__name__}: pass a simulated machine, such as "
             "hj.machine.preset('v100x3+k80')"
         )
-    check_seed(seed)
     config = RunConfig(
         seconds=seconds, num_evals=num_evals, eval_examples=eval_examples
     )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 
@@ -17,10 +17,9 @@ from hetjax import tree
 from hetjax.api.progress import step_bar, takes_bars
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
-from hetjax.api.value_checks import shown
+from hetjax.arguments import Bounds, Positive, checked
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
-from hetjax.data.dataset_checks import check_whole
 from hetjax.engine.decisions import decisions
 from hetjax.engine.placement import Device
 from hetjax.engine.step_runner import StepSettings
@@ -99,14 +98,15 @@ class Plan(Tabular):
         return Table.of(columns, caption)
 
 
+@checked
 def plan(
     task: Task,
     data: Dataset,
     machine: Machine,
     strategies: Mapping[str, Strategy],
     *,
-    epochs: float,
-    steps: int = 10,
+    epochs: Positive,
+    steps: Annotated[int, Bounds(low=3)] = 10,
     devices: Sequence[Device | str] | None = None,
     progress: bool = True,
 ) -> Plan:
@@ -124,16 +124,6 @@ def plan(
     together. `progress` is shown on standard error. Errors: a ValueError that names the
     argument.
     """
-    if epochs is None:
-        raise ValueError(
-            "epochs=None: pass the number of passes over the data to plan for"
-        )
-    if not isinstance(machine, Machine):
-        raise ValueError(
-            f"machine is {shown(machine)}: pass a simulated machine, whose virtual "
-            "time is planned together with the time of this host"
-        )
-    check_whole("steps", steps, 3)
     # seconds and evaluations do not matter: no run is made
     config = RunConfig(seconds=1.0, num_evals=1, epochs=epochs, devices=devices)
     session = Session(task, data, machine, config)

@@ -8,7 +8,7 @@ from hetjax.api.run_config import RunConfig
 from hetjax.api.run_folder import process_folder
 from hetjax.api.run_recipes import given_or_remade
 from hetjax.api.session import Session
-from hetjax.api.train import train_as
+from hetjax.api.train import OnError, train_as
 from hetjax.callbacks import OnEval
 from hetjax.checkpoint.checkpoint_folder import find
 from hetjax.checkpoint.settings import EVERY, Checkpoint
@@ -32,7 +32,7 @@ def resume(
     devices: Sequence[Device | str] | None = None,
     every: str = EVERY,
     on_eval: OnEval | Sequence[OnEval] | None = None,
-    on_error: str = "raise",
+    on_error: OnError = "raise",
     progress: bool = True,
 ) -> History:
     """Resume the run of `train(checkpoint=path)`; return a finished run's history.

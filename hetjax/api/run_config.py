@@ -2,24 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-from hetjax.api.value_checks import (
-    check_choice,
-    check_epochs,
-    check_eval_examples,
-    check_num_evals,
-    check_seconds,
-    check_seed,
-    check_target,
-)
-from hetjax.engine.job import COMPILED, DATA_ON, ON_LOST_WORKER, ON_NAN
+from hetjax.api.value_checks import NumEvals
+from hetjax.arguments import Count, Positive, Seed, checked
 from hetjax.engine.placement import Device
 from hetjax.machine import Machine
 from hetjax.runtimes.devices import simulation_devices
 from hetjax.runtimes.openers import check_machine
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """The settings of runs except task, data, machine, strategies and seeds.
@@ -27,36 +20,21 @@ class RunConfig:
     `train` describes them. Errors: a ValueError that names the setting.
     """
 
-    seconds: float
-    num_evals: int = 50
-    eval_examples: int | None = None
+    seconds: Positive
+    num_evals: NumEvals = 50
+    eval_examples: Count | None = None
     target: float | None = None
-    epochs: float | None = None
-    on_nan: str | None = None
-    on_lost_worker: str = "continue"
+    epochs: Positive | None = None
+    on_nan: Literal["stop", "reset"] | None = None
+    on_lost_worker: Literal["continue", "stop"] = "continue"
     devices: Sequence[Device | str] | None = None
-    compiled: bool | str = "auto"
-    data_on: str = "auto"
-    schedule_seed: int | None = None
+    compiled: bool | Literal["auto"] = "auto"
+    data_on: Literal["auto", "device", "host"] = "auto"
+    schedule_seed: Seed | None = None
     # evaluation times [s]; (): 0 s, then `num_evals` evenly spaced ones
     instants: tuple[float, ...] = ()
 
     def __post_init__(self):
-        check_seconds(self.seconds)
-        check_num_evals(self.num_evals)
-        check_eval_examples(self.eval_examples)
-        check_target(self.target)
-        check_epochs(self.epochs)
-        check_choice("on_nan", self.on_nan, (None, *ON_NAN))
-        check_choice("on_lost_worker", self.on_lost_worker, ON_LOST_WORKER)
-        if not isinstance(self.compiled, bool):
-            choices = COMPILED if isinstance(self.compiled, str) else ()  # 1 == True
-            if self.compiled not in choices:
-                known = ", ".join(map(str, COMPILED))
-                raise ValueError(f"compiled={self.compiled!r}: choose one of {known}")
-        check_choice("data_on", self.data_on, DATA_ON)
-        if self.schedule_seed is not None:
-            check_seed(self.schedule_seed, "schedule_seed")
         if not self.instants:
             instants = _evenly(self.seconds, self.num_evals)
             object.__setattr__(self, "instants", instants)

@@ -24,15 +24,15 @@ from hetjax.api.strategy_checks import (
     check_fits,
     check_strategies,
     check_strategy,
-    check_task_and_data,
 )
-from hetjax.api.value_checks import check_seed
+from hetjax.arguments import checked
 from hetjax.callbacks import Callbacks, OnEval
 from hetjax.checkpoint.checkpoint_folder import FoundCheckpoint, find
 from hetjax.checkpoint.checkpoint_manager import CheckpointManager
 from hetjax.checkpoint.settings import Checkpoint
 from hetjax.data.batching import Batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
+from hetjax.data.dataset_checks import check_dataset
 from hetjax.data.held_out import FEW, fixed_subset, split_off
 from hetjax.engine.interruption import interruptible
 from hetjax.engine.job import Job
@@ -62,13 +62,14 @@ from hetjax.tracing.trace import Recording
 class Session:
     """Runs strategies with seeds; programs that runs share are compiled once."""
 
+    @checked
     def __init__(self, task: Task, data: Dataset, machine: Any, config: RunConfig):
         """Check the task, the data and the machine; the config is already checked.
 
         With `eval_examples`, evaluations use that many examples of the test split, and
         the last model is also evaluated on the whole split.
         """
-        check_task_and_data(task, data)
+        check_dataset(data)
         config.check_machine(machine)
         self.data, self.machine, self.config = data, machine, config
         self._on_devices: dict[Any, Any] = {}
@@ -145,7 +146,6 @@ class Session:
         the file `trace`. With a checkpoint the run is saved in its folder, or continued
         from what is there.
         """
-        check_seed(seed)
         check_strategy(name, strategy, len(self.data.train))
         strategy = shared_parts(self.programs, strategy)
         job = self.job(name, strategy, seed)._replace(trace=trace)

@@ -3,15 +3,14 @@
 Each check raises a one-line ValueError that names the argument and says what to pass.
 """
 
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from hetjax import local
-from hetjax.api.value_checks import check_rate, shown
+from hetjax.api.value_checks import check_rate
+from hetjax.arguments import Count, as_kind, shown
 from hetjax.data.dataset import Dataset
-from hetjax.data.dataset_checks import check_dataset, is_real
 from hetjax.data.held_out import FEW, num_held_out
 from hetjax.machine import Machine, RunEnded, SimulatedClock
 from hetjax.merge.types import Merge
@@ -21,19 +20,6 @@ from hetjax.schedule.action_checks import begin
 from hetjax.strategies.custom_parts import check_custom_parts
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
-
-
-def check_task_and_data(task: Any, data: Any) -> None:
-    """Raise a ValueError unless `task` is a Task and `data` a valid Dataset."""
-    if not isinstance(task, Task):
-        raise ValueError(
-            f"task is {shown(task)}: pass a Task, such as hetjax.classification(...)"
-        )
-    if not isinstance(data, Dataset):
-        raise ValueError(
-            f"data is {shown(data)}: pass a Dataset, such as hetjax.data.digits()"
-        )
-    check_dataset(data)
 
 
 def check_strategies(strategies: Any, num_examples: int) -> None:
@@ -79,17 +65,9 @@ def check_fits(
 
 def check_strategy(name: str, strategy: Any, num_examples: int) -> None:
     """Raise a ValueError unless this is a Strategy whose settings fit the data."""
-    if not isinstance(strategy, Strategy):
-        raise ValueError(
-            f"{name} is {shown(strategy)}, not a Strategy: pass one, such as "
-            "hetjax.sma(batch_size=32, learning_rate=0.1)"
-        )
+    as_kind(name, strategy, Strategy)
     _check_parts(name, strategy)
-    size = strategy.batch_size
-    if not (is_real(size) and math.isfinite(size) and size == int(size) and size >= 1):
-        raise ValueError(
-            f"{name}: batch_size={size!r}: pass a whole number, at least 1"
-        )
+    size = as_kind(f"{name}: batch_size", strategy.batch_size, Count)
     if any(merge.required_metrics for merge in strategy.merges):
         num_examples -= num_held_out(num_examples, FEW)
     if size > num_examples:

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from hetjax.api.progress import ProgressBar
 from hetjax.api.run_config import RunConfig
-from hetjax.api.run_folder import RESUME
 from hetjax.api.session import Session
-from hetjax.api.value_checks import check_callback, check_choice, check_path, check_seed
+from hetjax.api.value_checks import Resume, check_callback
+from hetjax.arguments import Seed, checked
 from hetjax.callbacks import OnEval
 from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.data.dataset import Dataset
@@ -15,38 +16,39 @@ from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
-from hetjax.runtimes.openers import check_placement
+from hetjax.runtimes.openers import CustomMachine, check_placement
 from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 
-ON_ERROR = ("raise", "keep")  # what to do with an exception of a callback
+OnError = Literal["raise", "keep"]  # an exception of a callback
 
 
+@checked
 def train(
     task: Task,
     data: Dataset,
-    machine: Machine | LocalMachine | ClusterMachine,
+    machine: Machine | LocalMachine | ClusterMachine | CustomMachine,
     strategy: Strategy,
     *,
     seconds: float,
-    seed: int = 0,
+    seed: Seed = 0,
     num_evals: int = 50,
     eval_examples: int | None = None,
     target: float | None = None,
     epochs: float | None = None,
     on_eval: OnEval | Sequence[OnEval] | None = None,
-    on_error: str = "raise",
-    on_nan: str | None = None,
-    on_lost_worker: str = "continue",
+    on_error: OnError = "raise",
+    on_nan: Literal["stop", "reset"] | None = None,
+    on_lost_worker: Literal["continue", "stop"] = "continue",
     trace: str | Path | None = None,
     devices: Sequence[Device | str] | None = None,
-    compiled: bool | str = "auto",
-    data_on: str = "auto",
+    compiled: bool | Literal["auto"] = "auto",
+    data_on: Literal["auto", "device", "host"] = "auto",
     schedule_seed: int | None = None,
     checkpoint: Checkpoint | str | Path | None = None,
     every: str = EVERY,
-    resume: str = "auto",
+    resume: Resume = "auto",
     progress: bool = True,
 ) -> History:
     """Train one model with one strategy for `seconds` of the machine's clock.
@@ -146,20 +148,16 @@ def train_as(
     seed: int,
     *,
     on_eval: OnEval | Sequence[OnEval] | None = None,
-    on_error: str = "raise",
+    on_error: OnError = "raise",
     trace: str | Path | None = None,
     checkpoint: Checkpoint | None = None,
-    resume: str = "auto",
+    resume: Resume = "auto",
     progress: bool = True,
 ) -> History:
     """As `train`, for a run with this name in its history."""
-    check_seed(seed)
     check_callback("on_eval", on_eval, several=True)
-    check_choice("on_error", on_error, ON_ERROR)
-    check_choice("resume", resume, RESUME)
     if resume == "must" and checkpoint is None:
         raise ValueError('resume="must": pass the checkpoint to continue from')
-    check_path("trace", trace)
     if trace is not None and not session.real:
         raise ValueError(
             f"trace={str(trace)!r}: only real runs are recorded; a simulated run "

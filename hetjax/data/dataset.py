@@ -53,6 +53,7 @@ class Dataset:
     name: str = "data"
     notes: tuple[str, ...] = field(default=())  # remarks of the reader
 
+    _example = "hetjax.data.digits()"
     _repr_html_ = html_of
 
     def __repr__(self) -> str:

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from hetjax.machine.workers_and_links import check_at_least_zero, check_positive
+from hetjax.arguments import NotNegative, Positive, checked
 
-FAULTS = ("kill", "slow", "join")
 AS_SCRIPTED = "as scripted"  # the reason of a worker event that a script caused
 
 
+@checked
 @dataclass(frozen=True)
 class ScriptedFault:
     """A fault of a worker at a fixed time of the run.
@@ -18,17 +19,10 @@ class ScriptedFault:
     part from then on; a worker that was not killed before is inactive until then.
     """
 
-    seconds: float
-    what: str  # one of FAULTS
+    seconds: NotNegative
+    what: Literal["kill", "slow", "join"]
     worker: str  # the worker's name
-    factor: float = 1.0
-
-    def __post_init__(self):
-        check_at_least_zero("seconds", self.seconds)
-        check_positive("factor", self.factor)
-        if self.what not in FAULTS:
-            known = ", ".join(FAULTS)
-            raise ValueError(f"unknown fault {self.what!r}; known: {known}")
+    factor: Positive = 1.0
 
 
 def absent_at_first(faults: Sequence[ScriptedFault]) -> set[str]:

@@ -63,6 +63,8 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         _expect(isinstance(value, dict), "an object", value, where)
         inner = arguments[1]
         return {k: _decode(inner, v, f"{where}[{k!r}]") for k, v in value.items()}
+    if origin is typing.Literal:  # the dataclass checks which one
+        return _decode_scalar(str, value, where)
     if kind in _SCALARS:
         return _decode_scalar(kind, value, where)
     return _decode_record(kind, value, where)

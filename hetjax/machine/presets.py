@@ -6,10 +6,9 @@ machine, build a `Machine` or edit a file that `Machine.save` wrote.
 """
 
 import dataclasses
-import math
-import numbers
 from pathlib import Path
 
+from hetjax.arguments import Positive, checked
 from hetjax.machine import paper_machines
 from hetjax.machine.paper_machines import (
     EPYC7543_SECONDS,
@@ -129,6 +128,7 @@ _BUILDERS = {
 PRESETS = (*_BUILDERS, *paper_machines.NAMES, "uniform:N")
 
 
+@checked
 def preset(name: str, *, seed: int = 0, noise: float = DEFAULT_NOISE) -> Machine:
     """Return the machine of that name, one of PRESETS.
 
@@ -137,8 +137,6 @@ def preset(name: str, *, seed: int = 0, noise: float = DEFAULT_NOISE) -> Machine
     >>> len(preset("uniform:1000").workers)
     1000
     """
-    if not isinstance(name, str):
-        raise ValueError(f"a machine's name is a string, not {name!r}")
     if name.startswith("uniform:"):
         machine = _uniform(name)
     elif name in _BUILDERS:
@@ -154,11 +152,12 @@ def preset(name: str, *, seed: int = 0, noise: float = DEFAULT_NOISE) -> Machine
     return dataclasses.replace(machine, name=name, seed=seed, noise=noise)
 
 
+@checked
 def like_amazon670k(
     name: str,
     *,
-    batch_size: int,
-    num_bytes: float,
+    batch_size: Positive,
+    num_bytes: Positive,
     seed: int = 0,
     noise: float = DEFAULT_NOISE,
 ) -> Machine:
@@ -174,10 +173,6 @@ def like_amazon670k(
     """
     if name not in _AMAZON:
         raise ValueError(f"{name!r} cannot be scaled; these can: {', '.join(_AMAZON)}")
-    for argument, value in (("batch_size", batch_size), ("num_bytes", num_bytes)):
-        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if not number or not 0 < value < math.inf:
-            raise ValueError(f"{argument}={value!r}: pass a finite number above 0")
     machine = preset(name, seed=seed, noise=noise)
     workers = tuple(
         dataclasses.replace(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hetjax.arguments import HostSeed, checked
 from hetjax.checkpointable import Checkpointable
 from hetjax.machine.contention import Contention
 from hetjax.machine.event_queue import EventQueue, check_known, check_members
@@ -29,7 +30,6 @@ from hetjax.machine.types import (
     Merged,
     Slow,
 )
-from hetjax.machine.workers_and_links import check_seed
 
 
 class SimulatedClock(Checkpointable):
@@ -53,10 +53,10 @@ class SimulatedClock(Checkpointable):
         "_factors",
     )
 
+    @checked
     def __init__(
-        self, machine: Machine, *, seed: int, nonzeros_per_example: float = 0.0
+        self, machine: Machine, *, seed: HostSeed, nonzeros_per_example: float = 0.0
     ):
-        check_seed(seed)
         self.workers = machine.worker_infos(nonzeros_per_example)
         self.now = 0.0  # [s]
         self._machine = machine

@@ -4,24 +4,19 @@
 """
 
 import dataclasses
-import numbers
 import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from hetjax.arguments import Bounds, Count, HostSeed, NotNegative, Positive, checked
 from hetjax.atomic_files import naming
 from hetjax.machine.faults import ScriptedFault, absent_at_first, check_faults
 from hetjax.machine.json_records import read_json, to_json
 from hetjax.machine.types import WorkerInfo
-from hetjax.machine.workers_and_links import (
-    Link,
-    Profile,
-    check_at_least_zero,
-    check_seed,
-)
+from hetjax.machine.workers_and_links import Link, Profile
 from hetjax.summaries import counted, html_of, two_lines
 
 MAX_WORKERS = 100_000  # each has a replica of the model
@@ -41,6 +36,7 @@ class Calibration:
     versions: str
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Machine:
     """Workers, the links between them, and the noise of their steps.
@@ -53,19 +49,14 @@ class Machine:
     name: str
     workers: tuple[Profile, ...]
     links: dict[str, Link]
-    noise: float = 0.0
-    seed: int = 0
+    noise: Annotated[float, Bounds(low=0, high=MAX_NOISE)] = 0.0
+    seed: HostSeed = 0
     faults: tuple[ScriptedFault, ...] = ()
     calibration: Calibration | None = None  # of a measured machine
 
+    _example = "hetjax.machine.preset('v100x4')"
+
     def __post_init__(self):
-        check_at_least_zero("noise", self.noise)
-        if self.noise > MAX_NOISE:
-            raise ValueError(
-                f"noise must be at most {MAX_NOISE:g}, got {self.noise!r}: steps are "
-                "lognormal with mean one, and with more noise nearly all take no time"
-            )
-        check_seed(self.seed)
         self._check_workers()
         self._check_links()
         check_faults(self.faults, [worker.name for worker in self.workers])
@@ -93,9 +84,9 @@ class Machine:
             ),
         )
 
-    def worker_infos(self, nonzeros_per_example: float) -> tuple[WorkerInfo, ...]:
+    @checked
+    def worker_infos(self, nonzeros_per_example: NotNegative) -> tuple[WorkerInfo, ...]:
         """Return the workers as policies see them: without drift and noise."""
-        check_at_least_zero("nonzeros_per_example", nonzeros_per_example)
         absent = absent_at_first(self.faults)
         infos = (
             _worker_info(index, worker, nonzeros_per_example)
@@ -114,8 +105,9 @@ class Machine:
             place = place[:-1]
         return "/".join(place)
 
+    @checked
     def with_workers_per_device(
-        self, number: int, curve: Sequence[float] | None = None
+        self, number: Count, curve: Sequence[Positive] | None = None
     ) -> "Machine":
         """Return the same devices with `number` workers on each.
 
@@ -124,10 +116,6 @@ class Machine:
         the workers share the speed of one. Transfers between workers of one device take
         no time.
         """
-        if not isinstance(number, numbers.Integral) or number < 1:
-            raise ValueError(
-                f"with_workers_per_device({number!r}): pass a whole number, at least 1"
-            )
         check_num_workers("with_workers_per_device", number * len(self.workers))
         workers = tuple(
             dataclasses.replace(
@@ -189,8 +177,6 @@ class Machine:
         return read_json(cls, path)
 
     def _check_workers(self) -> None:
-        if not isinstance(self.workers, tuple):
-            raise ValueError("workers must be a tuple of Profile")
         if not self.workers:
             raise ValueError("a machine needs at least one worker")
         names = set()

@@ -5,7 +5,7 @@ a `hetjax.engine.protocols.Runtime`.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
@@ -22,6 +22,18 @@ from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.runtimes.threads.open_threads import open_threads
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.trace import Trace
+
+
+class CustomMachine(Protocol):
+    """A machine of the user's own, which opens its runtime itself."""
+
+    def open_runtime(self, strategy: Strategy, job: Job) -> Runtime:
+        """Return the prepared runtime of a run."""
+        ...
+
+    def record(self) -> dict[str, Any]:
+        """Return a description of the machine for the records of a comparison."""
+        ...
 
 
 def open_real(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:

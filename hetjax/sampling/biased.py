@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetjax.arguments import per_worker
 from hetjax.machine.types import WorkerInfo
 from hetjax.sampling.types import Sampler
-from hetjax.arguments import per_worker
 
 Workers = tuple[WorkerInfo, ...]
 _STREAM = 20_011  # separates these draws from other uses of a seed

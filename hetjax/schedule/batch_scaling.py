@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from hetjax.machine.types import LocalRound
 from hetjax.arguments import checked
+from hetjax.machine.types import LocalRound
 
 BOUNDS = ("skip", "clip")
 ScalingRule = Callable[[Sequence[float], Sequence[int]], tuple[float, ...]]

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, ParamSpec
 import numpy as np
 import optax
 
+from hetjax.arguments import checked
 from hetjax.local import LocalUpdate
 from hetjax.merge.types import Merge
 from hetjax.sampling import Sampler, uniform
 from hetjax.schedule.learning_rates import LearningRateLike, check_learning_rate
 from hetjax.schedule.types import Policy
 from hetjax.summaries import html_of, maker, settings_text, two_lines
-from hetjax.arguments import checked
 
 PARTS = ("policy", "local", "merge", "batch_size", "learning_rate", "sampler")
 
@@ -39,6 +39,7 @@ class Strategy(_StrategyFields):
     """A training algorithm; a new algorithm is a new combination of these parts."""
 
     __slots__ = ()
+    _example = "hetjax.sma(batch_size=32, learning_rate=0.1)"
     _repr_html_ = html_of
 
     def __repr__(self) -> str:

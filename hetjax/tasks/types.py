@@ -50,6 +50,7 @@ class Task(NamedTuple):
     # whether the training loss mixes examples; rows of padding may then be partners
     mixes: bool = False
 
+    _example = "hetjax.classification(...)"
     _repr_html_ = html_of
 
     def __repr__(self) -> str:

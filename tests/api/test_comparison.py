@@ -39,13 +39,13 @@ def compare(table, task=None, data=None, **options):
 NAN = float("nan")
 WRONG = [
     ({"table": {}}, "no strategies to compare"),
-    ({"seeds": 0}, "there are no seeds"),
-    ({"seeds": ()}, "there are no seeds"),
+    ({"seeds": 0}, "seeds=0"),
+    ({"seeds": ()}, "seeds: there are none"),
     ({"seeds": (0, 1, 0)}, "pass every seed once"),
-    ({"seeds": (0, -1)}, "seed=-1"),
+    ({"seeds": (0, -1)}, "seeds=-1"),
     ({"tune": "best"}, "tune='best': choose one of common, each"),
-    ({"learning_rates": (0.1, 0.0)}, "rates has 0.0"),
-    ({"learning_rates": (NAN,)}, "rates has nan"),
+    ({"learning_rates": (0.1, 0.0)}, "rates=.*, 0.0"),
+    ({"learning_rates": (NAN,)}, "rates=.nan"),
     ({"seconds": 0.0}, "seconds=0.0"),
     ({"seconds": NAN}, "seconds=nan"),
     ({"seconds": {"a": NAN}}, "seconds=nan"),
@@ -58,7 +58,7 @@ WRONG = [
     ({"num_evals": 1.5}, "num_evals=1.5"),
     ({"target": NAN}, "target=nan"),
     ({"table": [averaging()]}, "strategies must be a dictionary"),
-    ({"table": {"a": averaging().policy}}, "a is a Policy, not a Strategy"),
+    ({"table": {"a": averaging().policy}}, "a=<a Policy>: pass a Strategy"),
     (
         {"table": {"a": averaging(), "b": averaging(learning_rate=-1.0)}},
         "b: learning_rate=-1.0",

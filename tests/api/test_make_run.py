@@ -299,7 +299,9 @@ def test_what_make_run_refuses(problem, strategy, message):
 
 def test_a_real_machine_is_refused(problem):
     task, data = problem
-    with pytest.raises(ValueError, match="pass a simulated machine"):
+    with pytest.raises(
+        ValueError, match="machine=<a LocalMachine>: pass a Machine, such as"
+    ):
         hj.make_run(task, data, hj.local_machine(), made("sma"), seconds=1)
 
 

@@ -183,12 +183,12 @@ def test_the_table_says_everything(problem):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"epochs": None}, "epochs=None: pass the number of passes"),
+        ({"epochs": None}, "epochs=None: pass a number above 0"),
         ({"epochs": -1.0}, "epochs=-1.0"),
         ({"steps": 2}, "steps"),
-        ({"machine": None}, "machine is None: pass a simulated machine"),
+        ({"machine": None}, "machine=None: pass a Machine"),
         ({"strategies": {}}, "no strategies"),
-        ({"data": np.zeros(3)}, "data is .*: pass a Dataset"),
+        ({"data": np.zeros(3)}, "data=.*: pass a Dataset"),
     ],
 )
 def test_what_cannot_be_planned(problem, change, message):

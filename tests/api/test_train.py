@@ -27,11 +27,11 @@ def empty(split):
 
 FULL = counting_data()
 WRONG = [
-    ({"seconds": 0.0}, "seconds=0.0: pass a finite number above 0"),
+    ({"seconds": 0.0}, "seconds=0.0: pass a number above 0"),
     ({"seconds": -1.0}, "seconds=-1.0"),
     ({"seconds": float("nan")}, "seconds=nan"),
     ({"seconds": float("inf")}, "seconds=inf"),
-    ({"num_evals": 0}, "num_evals=0: pass a whole number, at least 1"),
+    ({"num_evals": 0}, "num_evals=0: pass a whole number from 1"),
     ({"seed": -1}, "seed=-1: pass a whole number"),
     ({"seed": 2**32}, "seed=4294967296"),
     ({"seed": 0.5}, "seed=0.5"),

@@ -285,7 +285,6 @@ def with_a_round_in_flight():
         ("no worker -1", lambda c: merge(c, "root", (-1,), 8)),
         ("names a member twice", lambda c: merge(c, "root", (0, 0), 8)),
         ("at least one member", lambda c: merge(c, "root", (), 8)),
-        ("num_bytes must be at least 0", lambda c: merge(c, "root", (0,), -8)),
         ("2 steps needs 2 numbers", lambda c: c.dispatch(0, LocalRound(2, 2.0), (0,))),
         ("-1 steps needs -1 numbers", lambda c: c.dispatch(0, LocalRound(-1, 2.0), ())),
         (
@@ -315,5 +314,5 @@ def test_an_arrived_worker_may_be_dispatched_again():
 
 @pytest.mark.parametrize("seed", [-1, 0.5, None])
 def test_seed_is_a_whole_number(seed):
-    with pytest.raises(ValueError, match="seed must be a whole number"):
+    with pytest.raises(ValueError, match="seed=.*: pass a whole number"):
         clock(seed=seed)

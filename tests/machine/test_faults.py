@@ -201,10 +201,10 @@ def test_ties_merged_then_membership_then_arrivals():
 @pytest.mark.parametrize(
     ("message", "fault"),
     [
-        ("unknown fault 'die'; known: kill, slow, join", (1.0, "die", "a")),
-        ("seconds must be at least 0, got -1", (-1.0, "kill", "a")),
-        ("seconds must be a finite number, got nan", (float("nan"), "kill", "a")),
-        ("factor must be above 0, got 0", (1.0, "slow", "a", 0.0)),
+        ("what='die': choose one of kill, slow, join", (1.0, "die", "a")),
+        ("seconds=-1.0: pass a number of at least 0", (-1.0, "kill", "a")),
+        ("seconds=nan: pass a number of at least 0", (float("nan"), "kill", "a")),
+        ("factor=0.0: pass a number above 0", (1.0, "slow", "a", 0.0)),
         (
             "a fault names 'x', but there is no such worker; the workers are a, b",
             (1.0, "kill", "x"),

@@ -149,13 +149,16 @@ def test_old_files_have_no_devices(tmp_path):
     ("message", "build"),
     [
         (
-            r"with_workers_per_device\(0\): pass a whole number",
+            r"number=0: pass a whole number",
             lambda m: m.with_workers_per_device(0),
         ),
         ("curve must begin with 1", lambda m: m.with_workers_per_device(2, (1.1, 1.3))),
-        ("curve must be above 0", lambda m: m.with_workers_per_device(2, (1.0, 0.0))),
         (
-            "curve must be a finite",
+            r"curve=.*: pass a sequence of numbers above 0",
+            lambda m: m.with_workers_per_device(2, (1.0, 0.0)),
+        ),
+        (
+            "curve=.*: pass a sequence of numbers above 0",
             lambda m: m.with_workers_per_device(2, (1, float("inf"))),
         ),
     ],

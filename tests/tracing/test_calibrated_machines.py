@@ -20,7 +20,6 @@ from hetjax.machine import (
     SimulatedClock,
 )
 from hetjax.machine.contention import Contention
-from hetjax.machine.faults import FAULTS
 from hetjax.machine.simulated_machine import Calibration
 
 LINK = Link(latency=1.0, bandwidth=1e9, topology="central")
@@ -177,7 +176,7 @@ def machines(draw):
     fault = st.builds(
         ScriptedFault,
         seconds=AT_LEAST_0,
-        what=st.sampled_from(FAULTS),
+        what=st.sampled_from(["kill", "slow", "join"]),
         worker=st.sampled_from([w.name for w in profiles]),
         factor=POSITIVE,
     )
@@ -225,14 +224,14 @@ def test_old_files_have_no_calibration(tmp_path):
 @pytest.mark.parametrize(
     ("message", "changes"),
     [
-        ("contention must be at least 1, got 0.5", {"contention": 0.5}),
-        ("contention must be a finite number, got nan", {"contention": math.nan}),
-        ("contention must be a finite number, got inf", {"contention": math.inf}),
-        ("duty must be a share of a step, at most 1, got 1.5", {"duty": 1.5}),
-        ("duty must be above 0, got 0", {"duty": 0.0}),
-        ("duty must be a finite number, got nan", {"duty": math.nan}),
-        ("per_byte must be at least 0, got -1", {"per_byte": -1.0}),
-        ("per_byte must be a finite number, got inf", {"per_byte": math.inf}),
+        ("contention=0.5.*: pass a number", {"contention": 0.5}),
+        ("contention=nan.*: pass a number", {"contention": math.nan}),
+        ("contention=inf.*: pass a number", {"contention": math.inf}),
+        ("duty=1.5.*: pass a number", {"duty": 1.5}),
+        ("duty=0.*: pass a number", {"duty": 0.0}),
+        ("duty=nan.*: pass a number", {"duty": math.nan}),
+        ("per_byte=-1.*: pass a number", {"per_byte": -1.0}),
+        ("per_byte=inf.*: pass a number", {"per_byte": math.inf}),
     ],
 )
 def test_invalid_workers(message, changes):
@@ -242,7 +241,7 @@ def test_invalid_workers(message, changes):
 
 
 def test_invalid_costs():
-    with pytest.raises(ValueError, match="per_round must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="per_round=-1.*: pass a number of at least 0"):
         Cost(1.0, 0.0, per_round=-1.0)
     with pytest.raises(ValueError, match="a Cost of zeros would"):
         Cost(0.0, 0.0, per_round=1.0)  # a step would take no time

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hetjax.arguments import Whole, checked, per_worker
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
@@ -16,10 +17,8 @@ from hetjax.machine.types import (
     MergeOp,
     WorkerInfo,
 )
-from hetjax.machine.workers_and_links import check_seed
 from hetjax.schedule.batch_scaling import ScalingRule, among
 from hetjax.schedule.types import Actions, Policy
-from hetjax.arguments import checked, per_worker
 
 Partners = Callable[[int, int, int], tuple[int, ...]]
 _GOSSIP_STREAM = 30_011  # separates the choice of partners from other uses of a seed
@@ -211,9 +210,8 @@ def _increased(numbers: tuple[int, ...], k: int, by: int) -> tuple[int, ...]:
 
 
 @checked
-def random_partner(seed: int = 0) -> Partners:
+def random_partner(seed: Whole = 0) -> Partners:
     """Chooses one other worker uniformly, if there is one (AD-PSGD's gossip)."""
-    check_seed(seed)
 
     def choose(worker: int, merges: int, workers: int) -> tuple[int, ...]:
         if workers == 1:

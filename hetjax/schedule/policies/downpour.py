@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from hetjax.arguments import checked
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     PUSH_FETCH,
@@ -15,7 +16,6 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 from hetjax.schedule.types import Actions, Policy
-from hetjax.arguments import checked
 
 _EMPTY, _IN_FLIGHT, _DELIVERED = range(3)  # states of a worker's mailbox
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from hetjax.arguments import checked
 from hetjax.machine.merge_tree import Node, Topology
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
@@ -29,7 +30,6 @@ from hetjax.schedule.policies.group_names import (
     outer_nodes,
 )
 from hetjax.schedule.types import Actions, Policy
-from hetjax.arguments import checked
 
 
 class GroupState(NamedTuple):

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from hetjax.arguments import checked
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
@@ -15,7 +16,6 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 from hetjax.schedule.types import Actions, Policy
-from hetjax.arguments import checked
 
 SUBTRACT = ("before", "swap")
 SHARE = 0.1  # default duration of a master's step and of a copy, in batch durations

@@ -2,12 +2,12 @@
 
 from typing import Any, NamedTuple
 
+from hetjax.arguments import checked
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import Arrival, Event, Join, Leave, LocalRound, WorkerInfo
 from hetjax.schedule.batch_scaling import Scaling, ScalingRule, as_scaling
 from hetjax.schedule.policies.rounds import merge_all
 from hetjax.schedule.types import Actions, Policy
-from hetjax.arguments import checked
 
 RULES = ("dispatched", "hgpu_code")
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from hetjax.arguments import checked, per_worker
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
@@ -14,7 +15,6 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 from hetjax.schedule.types import Actions, Policy
-from hetjax.arguments import checked, per_worker
 
 Workers = tuple[WorkerInfo, ...]
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hetjax.arguments import checked
 from hetjax.machine.types import (
     PUSH_FETCH,
     ROOT,
@@ -19,7 +20,6 @@ from hetjax.schedule.learning_rates import (
     learning_rate_at,
 )
 from hetjax.schedule.types import Actions, Policy
-from hetjax.arguments import checked
 
 
 class SmaRestartsState(NamedTuple):

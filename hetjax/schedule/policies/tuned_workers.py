@@ -2,10 +2,10 @@
 
 from typing import Any, NamedTuple
 
+from hetjax.arguments import checked
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import ROOT, Arrival, Event, Leave, WorkerInfo
 from hetjax.schedule.types import Actions, Policy
-from hetjax.arguments import checked
 
 TUNERS = ("stop_at_first_drop", "paper")
 Throughputs = dict[str, float]  # [examples/s] by device
