@@ -5,6 +5,7 @@ timelines are summed over parts of the run. The plots say so.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from bokeh.models import (
     Range1d,
     Span,
 )
-from bokeh.palettes import viridis
+from bokeh.palettes import Viridis256, linear_palette
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
@@ -78,7 +79,7 @@ def curves(histories: Sequence[History], x: str, target: float) -> tuple[Any, st
     metric, shown = histories[0].metric, value_range(histories, target)
     plot = _empty(
         "pan,box_zoom,wheel_zoom,reset,save",
-        height=420,
+        height=400,
         x_axis_label=x_label(histories, x),
         y_axis_label=y_label(histories),
         y_axis_type="log" if shown.logarithmic else "linear",
@@ -124,15 +125,16 @@ def _columns(runs: Sequence[History], x: str) -> dict[str, np.ndarray]:
 def batch_sizes(history: History) -> Any:
     """Every worker's batch size over the merges."""
     lines = sizes_over_merges(history)
+    colors = linear_palette(Viridis256[:230], len(lines))  # not as light as the paper
     plot = _empty(
         "pan,box_zoom,wheel_zoom,reset,save",
-        height=300,
+        height=280,
         x_axis_label="mega-batches merged",
         y_axis_label="batch size [examples]",
     )
     plot.y_range.start = 0
     entries: dict[str, list[Any]] = {}
-    for (name, merges, sizes), color in zip(lines, viridis(len(lines)), strict=True):
+    for (name, merges, sizes), color in zip(lines, colors, strict=True):
         some = _thinned(len(merges))
         source = ColumnDataSource({"x": merges[some], "y": sizes[some]})
         style = {"source": source, "color": color, "name": name}
@@ -178,7 +180,7 @@ def _timeline(
     start = 0.0 if whole else max(0.0, end - last_length(history))
     plot = _empty(
         "xpan,xbox_zoom,xwheel_zoom,reset",
-        height=115 + 22 * len(rows),
+        height=92 + 22 * len(rows),
         x_axis_label=x_label([history]),
         x_range=Range1d(
             start=start, end=end, bounds=(0, end), reset_start=0, reset_end=end
@@ -189,10 +191,8 @@ def _timeline(
     plot.yaxis.major_label_overrides = dict(enumerate(names))
     plot.ygrid.visible = False
     used = [i for i, k in enumerate(rows) if history.workers[k].idle < end]
-    style = {"height": 0.76, "line_color": None if whole else "white"}
-    waiting = plot.hbar(
-        y=used, left=0, right=end, fill_color=KINDS["waiting"], name="waiting", **style
-    )
+    style = {"fill_color": KINDS["waiting"], "line_color": None, "name": "waiting"}
+    waiting = plot.hbar(y=used, left=0, right=end, height=0.76, **style)
     worker = CustomJSHover(args={"names": names}, code="return names[value]")
     entries: dict[str, list[Any]] = {}
     for kind, columns in zip(history.timeline.kinds, bars, strict=True):
@@ -200,9 +200,11 @@ def _timeline(
             continue
         if kind == "busy":
             columns |= _about_rounds(history, rows, columns)
+        edge = "white" if kind == "busy" and not whole else None  # between rounds
         source = ColumnDataSource(columns)
         places = {"y": "row", "left": "start", "right": "finish", "source": source}
-        drawn = plot.hbar(**places, fill_color=KINDS[kind], name=kind, **style)
+        style = {"fill_color": KINDS[kind], "line_color": edge, "name": kind}
+        drawn = plot.hbar(**places, height=0.76, **style)
         begin, finish = ("from", "to") if whole else ("start", "finish")
         time = f"@{begin}{{0.[000000]}} to @{finish}{{0.[000000]}} s"
         lines = [("kind", "$name"), ("worker", "@row{custom}"), ("time", time)]
@@ -313,7 +315,8 @@ def _empty(tools: str, **options: Any) -> Any:
 
 def _legend(plot: Any, entries: dict[str, list[Any]]) -> None:
     """A legend below the plot; a click switches what an entry stands for off or on."""
-    columns = max(1, min(len(entries), 90 // (max(map(len, entries)) + 6)))
+    columns = max(1, min(len(entries), 115 // (max(map(len, entries)) + 6)))
+    plot.height += 23 * math.ceil(len(entries) / columns)
     items = [LegendItem(label=k, renderers=drawn) for k, drawn in entries.items()]
     legend = Legend(items=items, ncols=columns, click_policy="hide", location="left")
     legend.update(border_line_color=None, margin=0, label_text_font_size="12px")
