@@ -122,9 +122,10 @@ def _columns(runs: Sequence[History], x: str) -> dict[str, np.ndarray]:
     return {n: np.median(over_seeds(runs, n, x)[1], axis=0) for n in known}
 
 
-def batch_sizes(history: History) -> Any:
-    """Every worker's batch size over the merges."""
-    lines = sizes_over_merges(history)
+def batch_sizes(history: History) -> tuple[Any, str]:
+    """Workers' batch sizes over the merges; and a note if some are not shown."""
+    every = sizes_over_merges(history)
+    lines = every[:: math.ceil(len(every) / ROWS)]
     colors = linear_palette(Viridis256[:230], len(lines))  # not as light as the paper
     plot = _empty(
         "pan,box_zoom,wheel_zoom,reset,save",
@@ -141,10 +142,13 @@ def batch_sizes(history: History) -> Any:
         drawn = plot.step("x", "y", mode="after", line_width=2, **style)
         hover = [("worker", "$name"), ("merges", "@x"), ("batch size", "@y{0,0.[0]}")]
         _hover(plot, drawn, hover)
-        if len(entries) < ROWS:
-            entries[name] = [drawn]
+        entries[name] = [drawn]
     _legend(plot, entries)
-    return plot
+    return plot, _some_workers(len(lines), len(every))
+
+
+def _some_workers(shown: int, count: int) -> str:
+    return f"{shown} of {count:,} workers are shown. " if shown < count else ""
 
 
 def timelines(histories: Sequence[History]) -> Iterator[tuple[Any, str]]:
@@ -155,9 +159,7 @@ def timelines(histories: Sequence[History]) -> Iterator[tuple[Any, str]]:
         rows = spread_workers(history, ROWS)
         table = segments(history)
         table = table[np.isin(table[:, 0], rows)]
-        note = ""
-        if len(rows) < len(history.workers):
-            note = f"{len(rows)} of {len(history.workers):,} workers are shown. "
+        note = _some_workers(len(rows), len(history.workers))
         if len(table) <= most:
             bars = _bars(table, rows)
         else:

@@ -42,10 +42,10 @@ def page(c: Any, command: str = "") -> str:
     for x, what in over.items():
         plot, note = interactive.curves(c.histories, x, target)
         curves.append(figure(plot, f"{c.metric} over {what}", note))
-    batch_sizes = [
-        figure(interactive.batch_sizes(h), f"{h.strategy}: workers' batch sizes")
-        for h in filter(batch_sizes_changed, shown)
-    ]
+    batch_sizes = []
+    for h in filter(batch_sizes_changed, shown):
+        plot, note = interactive.batch_sizes(h)
+        batch_sizes.append(figure(plot, f"{h.strategy}: workers' batch sizes", note))
     timelines = []
     if not any(isinstance(h.timeline, NotStored) for h in shown):
         for h, (plot, note) in zip(shown, interactive.timelines(shown), strict=True):

@@ -296,6 +296,15 @@ def test_the_page_of_a_large_run_is_small_and_says_how(make, tmp_path):
     assert set(busy["rounds"]) == {100}
 
 
+def test_batch_sizes_of_many_workers_are_those_of_some(make, tmp_path):
+    h = make("sync", accuracies=(0.1, 0.9), waiting=[0.0] * 1000)
+    for worker in h.workers:
+        worker.batch_size_over_time = [(0.0, 32.0), (5.0, 48.0)]
+    _, text = parsed(Comparison([h], data={}, machine={}), tmp_path)
+    assert "sync: workers' batch sizes. 24 of 1,000 workers are shown." in text
+    assert (tmp_path / "report.html").stat().st_size < 2_000_000
+
+
 def test_long_curves_are_thinned_and_the_page_says_so(make, tmp_path):
     h = make("sync", accuracies=np.linspace(0.0, 0.9, 5_000))
     _, text = parsed(Comparison([h], data={}, machine={}), tmp_path)
