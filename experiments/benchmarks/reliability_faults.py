@@ -228,7 +228,7 @@ def _on_mesh(name: str, fault: str, folder: Path) -> str:
 
 
 def _with_others(
-    name: str, folder: Path, *, placement: str, before: int, after: int
+    name: str, folder: Path, *, placement: Any, before: int, after: int
 ) -> str:
     """A run that is interrupted, and resumes with another number of workers."""
     seconds, path = SECONDS[placement], folder / "others"

@@ -112,7 +112,7 @@ def seconds() -> float:
     return 5.0 if FLAGS.quick else FLAGS.seconds
 
 
-def adaptive(gamma: float, delta: float, scaling: str) -> Callable[..., Any]:
+def adaptive(gamma: float, delta: float, scaling: Any) -> Callable[..., Any]:
     """Adaptive SGD with these settings, at a learning rate."""
     return partial(
         hj.adaptive_sgd,

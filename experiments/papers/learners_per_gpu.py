@@ -8,6 +8,8 @@ does on such curves.
 
 from collections.abc import Iterator
 
+from typing import Any
+
 import hetjax as hj
 from experiments.common.claims import Claim, by_fit
 from hetjax.machine import Machine, SimulatedClock, preset
@@ -63,7 +65,7 @@ def _path(path: list[int]) -> str:
     return ", ".join(map(str, path[:12])) + (", ..." if len(path) > 12 else "")
 
 
-def _tuned(model: str, gpus: int, rule: str) -> list[int]:
+def _tuned(model: str, gpus: int, rule: Any) -> list[int]:
     """Learners per GPU after every change, over 400 rounds."""
     machine = servers(gpus, 6, model).without_noise()
     policy = hj.schedule.tuned_workers(

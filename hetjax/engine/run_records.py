@@ -6,6 +6,8 @@ decision is whether the run must stop.
 
 import copy
 import math
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hetjax import tree
 from hetjax.checkpointable import Leaves
 from hetjax.data.dataset_checks import not_finite_advice, rows_not_finite
 from hetjax.data.held_out import FEW, held_out_rows
@@ -27,6 +30,13 @@ from hetjax.machine import Arrival, Join, Leave, Slow
 from hetjax.machine.merge_times import changes_root, counts_as_merge
 from hetjax.metric_mode import better
 from hetjax.strategies.types import DEFAULT_NAME, Strategy
+
+
+def command_line() -> str:
+    """The command of this process, quoted for a shell; "" in a notebook."""
+    if "ipykernel" in sys.modules:
+        return ""
+    return shlex.join(["python", *sys.orig_argv[1:]])
 
 
 class RunRecords:
@@ -61,6 +71,8 @@ class RunRecords:
             mode=task.mode,
             schedule_seed=int(job.schedule),
             algorithm="" if strategy.name == DEFAULT_NAME else strategy.name,
+            parts=strategy.part_names,
+            command=command_line(),
             output=task.output,
             real=runtime.real,
             step_modes=runtime.step_modes,
@@ -327,6 +339,7 @@ class RunRecords:
         history.timeline = self._ledger.timeline
         model = self._visible if last else self._player.model()
         history.params, history.model_state = model
+        history.parameters = tree.size(model[0])
         history.model = job.programs.task.restore(*model)
         if job.whole_test:
             history.eval_examples = job.num_test

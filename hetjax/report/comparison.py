@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 from hetjax.atomic_files import naming
 from hetjax.engine.records.history import History
 from hetjax.metric_mode import best_of, better, score, worst
-from hetjax.report import summary
-from hetjax.report.pivot import Pivot, pivot
+from hetjax.report.pivot import pivot
 from hetjax.report.reading import read_document
 from hetjax.report.record import COMMON, metric_names, plain, run_record
 from hetjax.report.runs import check_runs, check_same, strategy_names
-from hetjax.report.summary_table import TARGET_SHARE, summary_table
+from hetjax.report.summary import (
+    TARGET_SHARE,
+    median_or_nan,
+    summary_row,
+    summary_table,
+)
 from hetjax.report.table import Table, Tabular
 from hetjax.report.tuning import joined_tuning
 from hetjax.report.versions import installed_versions, joined_versions
@@ -133,10 +137,7 @@ class Comparison(Tabular):
         return [h for h in self.histories if h.strategy == strategy]
 
     def _default_target(self) -> float:
-        finals = (
-            summary.median_or_nan(h.final() for h in self.of(n))
-            for n in self.strategies
-        )
+        finals = (median_or_nan(h.final() for h in self.of(n)) for n in self.strategies)
         best = best_of(finals, self.mode)
         if not any(map(_learned, self.histories)):
             return -worst(self.mode)  # no strategy learned, so none reaches it
@@ -147,7 +148,7 @@ class Comparison(Tabular):
     def summary(self, target: float | None = None) -> list[dict[str, Any]]:
         """Return one dictionary per strategy: metric, seconds to the target, costs."""
         target = self.target if target is None else target
-        return [summary.row(name, self.of(name), target) for name in self.strategies]
+        return [summary_row(name, self.of(name), target) for name in self.strategies]
 
     def table(self, target: float | None = None) -> Table:
         """Return the summary as a table."""
@@ -178,7 +179,7 @@ class Comparison(Tabular):
         strategies by their settings: {"momentum": 0.9}. Errors: a ValueError that names
         a setting that differs, or is unknown.
         """
-        return self._pivot(rows, columns, value, where).table()
+        return pivot(self, rows, columns, value, dict(where or {})).table()
 
     def plot_heat_map(
         self,
@@ -191,17 +192,7 @@ class Comparison(Tabular):
         """Draw `pivot(y, x, value)`: the better a value, the darker its cell."""
         from hetjax.report.drawing.heat_map import heat_map
 
-        return heat_map(self._pivot(y, x, value, where))
-
-    def _pivot(
-        self, rows: str, columns: str, value: str, where: Mapping[str, Any] | None
-    ) -> Pivot:
-        names = ("metric", "mode", "unit", "target")
-        words = {name: getattr(self, name) for name in names}
-        chosen = where or {}
-        return pivot(
-            self.histories, self.summary(), rows, columns, value, chosen, words
-        )
+        return heat_map(pivot(self, y, x, value, dict(where or {})))
 
     def plot(self, x: str = "seconds", *, smooth: int = 1) -> "Figure":
         """Plot the main metric over `x`.
@@ -279,7 +270,7 @@ class Comparison(Tabular):
         It needs no other file and no network; the same comparison gives the same bytes.
         `command`: the command that made the comparison, to be shown on the page.
         """
-        from hetjax.report.page.comparison_page import page
+        from hetjax.report.page import page
 
         text = page(self, command)
         with naming(path):

@@ -78,29 +78,15 @@ def _events(history: History) -> Iterator[dict[str, Any]]:
     for pid, node in enumerate(nodes):
         about = {"name": f"{run}, on {node}" if node else run}
         yield {"ph": "M", "pid": pid, "name": "process_name", "args": about}
-    names = [w.name for w in history.workers]
-    group = [nodes.index(w.node) for w in history.workers]
-    for k, name in enumerate(names):
-        about = {"name": name}
-        row = {"pid": group[k], "tid": k}
-        yield {"ph": "M", **row, "name": "thread_name", "args": about}
-    for segment in history.timeline:
-        yield {
-            "ph": "X",
-            "pid": group[segment.worker],
-            "tid": segment.worker,
-            "name": segment.kind,
-            "cat": segment.kind,
-            "ts": 1e6 * segment.start,
-            "dur": 1e6 * (segment.finish - segment.start),
-        }
-    for event in history.events:
-        yield {
-            "ph": "i",
-            "s": "t",
-            "pid": group[names.index(event.worker)],
-            "tid": names.index(event.worker),
-            "name": event.what,
-            "ts": 1e6 * event.seconds,
-            "args": {"why": event.why},
-        }
+    rows = [
+        {"pid": nodes.index(w.node), "tid": k} for k, w in enumerate(history.workers)
+    ]
+    by_name = dict(zip((w.name for w in history.workers), rows, strict=True))
+    for name, row in by_name.items():
+        yield {"ph": "M", **row, "name": "thread_name", "args": {"name": name}}
+    for worker, kind, start, finish in history.timeline:
+        times = {"ts": 1e6 * start, "dur": 1e6 * (finish - start)}
+        yield {"ph": "X", **rows[worker], "name": kind, "cat": kind, **times}
+    for seconds, worker, what, why in history.events:
+        about = {"name": what, "ts": 1e6 * seconds, "args": {"why": why}}
+        yield {"ph": "i", "s": "t", **by_name[worker], **about}

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from hetjax.engine.records.history import History
-from hetjax.engine.records.timeline import WorkerRecord
 
 COMMON = ("seconds", "updates", "examples", "loss")  # columns of every evaluation
 # numbers of every worker
@@ -51,56 +50,34 @@ def metric_names(points: Iterable[dict[str, float]]) -> tuple[str, ...]:
     return tuple(sorted({name for p in points for name in p} - set(COMMON)))
 
 
+_FIELDS = (  # of a history
+    *("strategy", "seed", "schedule_seed", "settings", "algorithm", "parts"),
+    *("parameters", "command", "output", "duration", "eval_examples"),
+    *("at_end", "merges", "root_merges", "unseen_merge"),
+    *("merge_times", "compilations", "programs", "compile_seconds", "host_seconds"),
+    *("stopped", "real", "placement", "played", "estimates_busy", "step_modes"),
+    *("events", "stuck", "interruptions"),
+)
+
+
 def run_record(history: History) -> dict[str, Any]:
     """Return one run as stored in results.json."""
-    return {
-        "strategy": history.strategy,
-        "seed": history.seed,
-        "schedule_seed": history.schedule_seed,
-        "settings": plain(history.settings),
-        "algorithm": history.algorithm,
-        "output": history.output,
-        "duration": plain(history.duration),
-        "evals": [_point_record(p) for p in history.evals],
-        "eval_examples": history.eval_examples,
-        "at_end": plain(history.at_end),
-        "workers": [_worker_record(w) for w in history.workers],
-        "staleness": [plain(w.staleness) for w in history.workers],
-        "merges": history.merges,
-        "root_merges": history.root_merges,
-        "unseen_merge": plain(history.unseen_merge),
-        "merge_times": list(history.merge_times)
-        if batch_sizes_changed(history)
-        else [],
-        "compilations": history.compilations,
-        "programs": plain(history.programs),
-        "compile_seconds": plain(history.compile_seconds),
-        "host_seconds": plain(history.host_seconds),
-        "stopped": history.stopped,
-        "real": history.real,
-        "placement": history.placement,
-        "played": history.played,
-        "estimates_busy": history.estimates_busy,
-        "step_modes": plain(history.step_modes),
-        "events": plain(history.events),
-        "stuck": plain(history.stuck),
-        "interruptions": plain(history.interruptions),
-    }
+    of_worker = ("name", "node", *WORKER_NUMBERS, *WORKER_BYTES, "batch_size_over_time")
+    found = {name: plain(getattr(history, name)) for name in _FIELDS}
+    found["staleness"] = [plain(w.staleness) for w in history.workers]
+    found["workers"] = [
+        {name: plain(getattr(w, name)) for name in of_worker} for w in history.workers
+    ]
+    found["evals"] = [
+        {name: plain(point[name]) for name in (*COMMON, *metric_names([point]))}
+        for point in history.evals
+    ]
+    if not batch_sizes_changed(history):
+        found["merge_times"] = []
+    return found
 
 
 def batch_sizes_changed(history: History) -> bool:
     """Whether any worker had more than one batch size."""
     sizes = ({size for _, size in w.batch_size_over_time} for w in history.workers)
     return any(len(s) > 1 for s in sizes)
-
-
-def _point_record(point: dict[str, float]) -> dict[str, Any]:
-    """Return one evaluation: the common columns, then its metrics."""
-    return {name: plain(point[name]) for name in (*COMMON, *metric_names([point]))}
-
-
-def _worker_record(worker: WorkerRecord) -> dict[str, Any]:
-    """Return one worker's record; its staleness is in the record of the run."""
-    numbers = (*WORKER_NUMBERS, *WORKER_BYTES)
-    names = ("name", "node", *numbers, "batch_size_over_time")
-    return {name: plain(getattr(worker, name)) for name in names}

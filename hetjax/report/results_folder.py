@@ -17,14 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMES = (
-    "results.json",
-    "results.csv",
-    "time_to_accuracy.png",
-    "batch_sizes.png",
-    "timeline.png",
-    "report.html",
+    *("results.json", "results.csv", "time_to_accuracy.png", "batch_sizes.png"),
+    *("timeline.png", "report.html"),
 )
-
 RUNS = "runs"  # its subfolder for checkpointed runs (`compare(out=...)`)
 
 
@@ -111,10 +106,9 @@ def write_results(
     written: list[Path] = []
     failures: list[OSError] = []
     for name, write in writers.items():
-        path = folder / name
         try:
-            write_whole(path, write)
-            written.append(path)
+            write_whole(folder / name, write)
+            written.append(folder / name)
         except OSError as error:
             failures.append(error)
     if failures:

@@ -29,10 +29,8 @@ class Schedule(Tabular):
     @classmethod
     def of(cls, lines: Sequence[ScheduleLine]) -> "Schedule":
         """Return the schedule of these lines."""
-        columns = {name: [] for name in ScheduleLine._fields}
-        for line in lines:
-            for name, value in line._asdict().items():
-                columns[name].append(value)
+        names = ScheduleLine._fields
+        columns = {name: [getattr(line, name) for line in lines] for name in names}
         members = np.empty(len(lines), object)  # tuples of different lengths
         members[:] = columns.pop("members")
         return cls(**{k: np.array(v) for k, v in columns.items()}, members=members)
@@ -45,17 +43,17 @@ class Schedule(Tabular):
         shown = list(range(len(self)))
         if len(self) > SHOWN:
             shown = [*shown[: SHOWN // 2], *shown[-SHOWN // 2 :]]
+        texts = {
+            **{"what": str, "seconds": "{:.6g}".format, "worker": str},
+            **{"steps": lambda n: str(n or ""), "batch_size": lambda n: str(n or "")},
+            **{"node": str, "members": _few},
+        }
         columns = {
-            "what": [str(self.what[i]) for i in shown],
-            "seconds": [f"{self.seconds[i]:.6g}" for i in shown],
-            "worker": [str(self.worker[i]) for i in shown],
-            "steps": [str(self.steps[i] or "") for i in shown],
-            "batch size": [str(self.batch_size[i] or "") for i in shown],
-            "node": [str(self.node[i]) for i in shown],
-            "members": [_few(self.members[i]) for i in shown],
+            name.replace("_", " "): [text(getattr(self, name)[i]) for i in shown]
+            for name, text in texts.items()
         }
         rounds = int(np.sum(self.what == "steps"))
-        merges = int(np.sum([bool(m) for m in self.members]))
+        merges = sum(map(bool, self.members))
         caption = [f"{rounds:,} local rounds, {merges:,} merges and fetches"]
         if len(shown) < len(self):
             caption.append(f"(the first and the last of {len(self):,} lines)")

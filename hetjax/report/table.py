@@ -1,9 +1,13 @@
 """A table of texts that prints aligned columns and displays in Jupyter."""
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,23 +29,22 @@ class Table:
     def __str__(self) -> str:
         lines = (self.header, *self.rows)
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
         head, *body = (_aligned(line, widths) for line in lines)
+        rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
         return "\n".join((head, rule, *body, *self.caption))
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        body = "".join(_html_row(row, "td") for row in self.rows)
-        caption = "<br>".join(map(escape, self.caption))
-        return (
-            "<table>"
-            '<caption style="caption-side: bottom; text-align: left">'
-            f"{caption}</caption>"
-            f"<thead>{_html_row(self.header, 'th')}</thead>"
-            f"<tbody>{body}</tbody></table>"
-        )
+        table: Any = template("table.html").module
+        return table.table(self.header, self.rows, self.caption)
+
+
+def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
+    """One line: the name aligned to the left, the numbers to the right."""
+    name, *numbers = map(str.rjust, cells, widths)
+    return "  ".join((cells[0].ljust(len(name)), *numbers)).rstrip()
 
 
 class Tabular(ABC):
@@ -58,19 +61,25 @@ class Tabular(ABC):
         return self.table()._repr_html_()
 
 
-def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
-    """Return one line: the name aligned to the left, the numbers to the right."""
-    name, *numbers = zip(cells, widths, strict=True)
-    texts = [name[0].ljust(name[1]), *(cell.rjust(width) for cell, width in numbers)]
-    return "  ".join(texts).rstrip()
+def number(value: float) -> str:
+    """A number with at most six digits, and commas between thousands."""
+    small = isinstance(value, float) and 0 < abs(value) < 1e-3
+    return f"{value:.4g}" if small else f"{float(f'{value:.6g}'):,.10g}"
 
 
-def _html_row(cells: tuple[str, ...], tag: str) -> str:
-    """Return one row of an HTML table, aligned like the text."""
-    sides = ("left", *("right" for _ in cells[1:]))
-    return "<tr>{}</tr>".format(
-        "".join(
-            f'<{tag} style="text-align: {side}">{escape(cell)}</{tag}>'
-            for side, cell in zip(sides, cells, strict=True)
-        )
+def listed(names: Sequence[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+@functools.cache
+def template(name: str) -> "Template":
+    """A template of this package; all texts in it are escaped."""
+    from jinja2 import Environment, PackageLoader
+
+    environment = Environment(
+        autoescape=True, loader=PackageLoader("hetjax.report"), trim_blocks=True
     )
+    environment.filters |= {"number": number, "listed": listed}
+    return environment.get_template(name)

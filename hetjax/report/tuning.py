@@ -1,7 +1,7 @@
 """Learning rates that were chosen from a grid: captions, remarks, joined records."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hetjax.report.runs import check_same
@@ -18,7 +18,11 @@ def remarks(tuning: Mapping[str, Any]) -> list[str]:
     """
     found: dict[str, list[str]] = {}
     for name, chosen in tuning["chosen"].items():
-        scores = {float(r): _known(v) for r, v in tuning["scores"][name].items()}
+        # None in a file means that the rate diverged
+        scores = {
+            float(rate): math.nan if score is None else score
+            for rate, score in tuning["scores"][name].items()
+        }
         for remark in _of_one(scores, float(f"{chosen:g}")):
             found.setdefault(remark, []).append(name)
     whole = len(tuning["chosen"])
@@ -28,34 +32,26 @@ def remarks(tuning: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _of_one(scores: dict[float, float], chosen: float) -> list[str]:
+def _of_one(scores: dict[float, float], chosen: float) -> Iterator[str]:
     """The remarks on one strategy; none if a single rate was tried."""
-    rates = sorted(scores)
+    rates, best = sorted(scores), scores[chosen]
     at = rates.index(chosen)
-    lines = []
-    if len(rates) > 1 and at in (0, len(rates) - 1):
+    neighbors = rates[max(0, at - 1) : at] + rates[at + 1 : at + 2]
+    if len(neighbors) == 1:
         which, more = ("smallest", "smaller") if at == 0 else ("largest", "larger")
-        lines.append(
+        yield (
             f"the learning rate {chosen:g} is the {which} that was tried: try {more} "
             "ones, too"
         )
-    neighbors = rates[max(0, at - 1) : at] + rates[at + 1 : at + 2]
-    best = scores[chosen]
     far = [not abs(scores[r] - best) <= FAR * abs(best) for r in neighbors]
     wide = [r for r in neighbors if max(r / chosen, chosen / r) >= COARSE]
-    if neighbors and math.isfinite(best) and all(far) and wide:
+    if wide and math.isfinite(best) and all(far):
         between = " and ".join(f"{math.sqrt(r * chosen):.1g}" for r in wide)
         nearby = " and ".join(f"{r:g}" for r in neighbors)
-        lines.append(
+        yield (
             f"the learning rates {nearby} are much worse than {chosen:g}: try finer "
             f"steps around it, such as {between}"
         )
-    return lines
-
-
-def _known(score: float | None) -> float:
-    """A score as a float; None in a file means that the rate diverged."""
-    return math.nan if score is None else score
 
 
 def joined_tuning(

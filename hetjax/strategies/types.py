@@ -46,10 +46,18 @@ class Strategy(_StrategyFields):
     def __repr__(self) -> str:
         made = f"{self.name}({settings_text(self.settings)})"
         own = f"{self.name}, batch_size={self.batch_size}"
-        parts = ["policy " + maker(self.policy.init), "local " + maker(self.local.step)]
-        parts += ["merge " + " below ".join(maker(m.apply) for m in self.merges)]
-        parts += ["sampler " + maker(self.sampler.init)]
+        parts = (f"{kind} {name}" for kind, name in self.part_names.items())
         return two_lines(f"Strategy {made if self.settings else own}", parts)
+
+    @property
+    def part_names(self) -> dict[str, str]:
+        """The names of the functions that made the policy, local update, ..."""
+        return {
+            "policy": maker(self.policy.init),
+            "local": maker(self.local.step),
+            "merge": " below ".join(maker(m.apply) for m in self.merges),
+            "sampler": maker(self.sampler.init),
+        }
 
     def _replace(self, **parts: Any) -> "Strategy":
         """Return the strategy with other parts, also in its records and its factory.

@@ -51,7 +51,7 @@ def test_a_line_for_every_tenth_where_there_is_no_terminal(monkeypatch):
     assert all("one, w " in line for line in lines[:6])
     assert all("two, w " in line for line in lines[6:])
     assert lines[0] == "  0 %, one, w 0.0000"
-    assert all("virtual s per second" in line for line in lines[1:])
+    assert all("virtual s/s, " in line for line in lines[1:])
     assert "\r" not in text
 
 
@@ -104,29 +104,28 @@ def test_it_follows_the_clock_between_evaluations(monkeypatch):
 def test_rates_are_of_what_was_run(monkeypatch):
     """A resumed run shows no time left before it has run."""
     now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    bar = ProgressBar(100.0, real=True)
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
 
     def goes_on():
+        bar = ProgressBar(100.0, real=True)
         bar.begin("one", 50.0)
+        now[0] = 0.5
         bar.advance(30.0, {"w": 1.0}, "w", ran=False)
-        now[0] = 5.0  # it is prepared
-        with bar.following(lambda: 0.0):
-            now[0] = 6.0
-            bar.advance(40.0, {"w": 1.0}, "w")
-        now[0] = 10.0
+        now[0] = 5.0
+        bar.advance(40.0, {"w": 1.0}, "w")
+        now[0] = 6.0
         bar.finish()
         bar.begin("two", 50.0)
-        with bar.following(lambda: 0.0):
-            now[0] = 12.0
-            bar.advance(50.0, {"w": 1.0}, "w")
+        now[0] = 12.0
+        bar.advance(100.0, {"w": 1.0}, "w")
+        bar.close()
 
     lines = shown(monkeypatch, io.StringIO(), goes_on).splitlines()
     assert lines == [
         " 30 %, one, w 1.0000",
-        " 40 %, one, w 1.0000, 10 s per second, 00:11 left",  # 60 s, and preparing two
-        " 50 %, one, w 1.0000, 10 s per second, 00:14 left",
-        "100 %, two, w 1.0000, 20 s per second, 00:00 left",
+        " 40 %, one, w 1.0000,  2.00 s/s, 00:30 left",  # 10 s in 5 s
+        " 50 %, one, w 1.0000,  1.67 s/s, 00:30 left",
+        "100 %, two, w 1.0000,  5.00 s/s, 00:00 left",  # 60 s in 12 s
     ]
 
 
@@ -140,7 +139,7 @@ def test_rates_of_runs_that_are_played_at_once(monkeypatch):
     line = text.splitlines()[-1]
     assert "2 x one" in text
     assert line.endswith(", 00:00 left")
-    rate = float(line.split(", ")[-2].split(" ")[0])
+    rate = float(line.split(", ")[-2].split()[0])
     assert rate >= 60.0 / spent  # 60 virtual seconds in all
 
 

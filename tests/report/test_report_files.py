@@ -77,13 +77,12 @@ def test_json_schema(runs):
     ]
     run = document["runs"][0]
     assert list(run) == [
-        *("strategy", "seed", "schedule_seed", "settings", "algorithm", "output"),
-        *("duration", "evals"),
-        *("eval_examples", "at_end", "workers", "staleness", "merges"),
-        *("root_merges", "unseen_merge", "merge_times"),
+        *("strategy", "seed", "schedule_seed", "settings", "algorithm", "parts"),
+        *("parameters", "command", "output", "duration", "eval_examples"),
+        *("at_end", "merges", "root_merges", "unseen_merge", "merge_times"),
         *("compilations", "programs", "compile_seconds", "host_seconds", "stopped"),
         *("real", "placement", "played", "estimates_busy", "step_modes", "events"),
-        *("stuck", "interruptions"),
+        *("stuck", "interruptions", "staleness", "workers", "evals"),
     ]
     assert list(run["evals"][0]) == [
         *("seconds", "updates", "examples", "loss", "accuracy")

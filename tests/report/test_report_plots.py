@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from hetjax.engine.records.history import WorkerEvent
 from hetjax.report import Comparison, plot
 from hetjax.report.drawing.batch_sizes import batch_sizes
-from hetjax.report.drawing.curves import OTHERS, time_to_accuracy
+from hetjax.report.drawing.curves import OTHERS, spread, time_to_accuracy
 from hetjax.report.drawing.gantt import timeline
-from hetjax.report.drawing.line_labels import spread
-from hetjax.report.drawing.panels import X_LABELS, strategy_styles
+from hetjax.report.plot_data import COLORS, KINDS, X_LABELS, strategy_styles
 
 
 def bars(collection):
@@ -48,7 +47,8 @@ def test_curves_are_medians_and_bands(runs):
     assert ax.get_xlabel() == "virtual time [s]"
     assert ax.get_ylabel() == "accuracy"
     # at the ends of the lines, from the bottom up
-    assert [t.get_text() for t in ax.texts] == ["async", "target 0.873", "sync"]
+    labels = sorted(ax.texts, key=lambda text: text.get_position()[1])
+    assert [t.get_text() for t in labels] == ["async", "target 0.873", "sync"]
 
 
 def test_labels_of_equal_ends_do_not_overlap(make):
@@ -57,11 +57,12 @@ def test_labels_of_equal_ends_do_not_overlap(make):
     figure = time_to_accuracy(histories, "accuracy", "seconds", 0.9)
     (ax,) = figure.axes
     figure.draw_without_rendering()
-    texts = [t.get_text() for t in ax.texts]
+    labels = sorted(ax.texts, key=lambda text: text.get_position()[1])
+    texts = [t.get_text() for t in labels]
     assert texts[:2] == ["s5", "s0"]
     assert set(texts) == {f"s{k}" for k in range(8)} | {"target 0.9"}
     # without the lines that lead to them
-    boxes = [Text.get_window_extent(t) for t in ax.texts]
+    boxes = [Text.get_window_extent(t) for t in labels]
     for below, above in pairwise(boxes):
         assert below.y1 <= above.y0 + 0.5
     assert all(box.x0 > ax.get_window_extent().x1 for box in boxes)
@@ -190,6 +191,20 @@ def test_labels_move_apart_as_little_as_needed(boxes):
         free_above = (edges[k + 1][0] if k + 1 < len(edges) else 1.0) - edges[k][1]
         assert not (y > goal + 1e-6 and free_below)
         assert not (y < goal - 1e-6 and free_above > 1e-6)
+
+
+def lightness(color):
+    """L* of CIELAB: 0 for black, 100 for white."""
+    parts = np.array(to_rgb(color))
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    y = linear @ (0.2126, 0.7152, 0.0722)
+    return 116 * y ** (1 / 3) - 16 if y > 0.008856 else 903.3 * y
+
+
+@pytest.mark.parametrize(("colors", "apart"), [(COLORS, 6), (KINDS.values(), 8)])
+def test_colors_differ_in_gray_too(colors, apart):
+    found = sorted(map(lightness, colors))
+    assert min(b - a for a, b in pairwise(found)) >= apart
 
 
 @pytest.mark.parametrize("x", ["examples", "updates"])

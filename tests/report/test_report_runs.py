@@ -139,8 +139,8 @@ def test_seconds_keep_three_digits_of_the_smallest(make):
 
 def test_table_in_html_escapes_names():
     html = Table(("strategy", "n"), (("a<b>", "1"),), ("x & y",))._repr_html_()
-    assert '<td style="text-align: left">a&lt;b&gt;</td>' in html
-    assert '<td style="text-align: right">1</td>' in html
+    assert 'style="text-align: left">a&lt;b&gt;</th>' in html
+    assert 'style="text-align: right">1</td>' in html
     assert "x &amp; y</caption>" in html
 
 

@@ -78,7 +78,11 @@ class History:
     # `evals` use a part of it (otherwise see the last of these); empty after an
     # interrupt or an error
     algorithm: str = ""  # the strategy's own name, such as "sma"; "" if it has none
+    parts: dict[str, str] = field(default_factory=dict)
+    # {"policy", "local", "merge", "sampler"}: the factories of the strategy's parts
     output: str = ""  # the task's output layer, if it is not the model's own
+    parameters: int = 0  # numbers in the model; 0: not known
+    command: str = ""  # the command that made the run, quoted for a shell
     workers: list[WorkerRecord] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
     merges: int = 0  # finished by the end of the run

@@ -10,14 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from hetjax.engine.records.history import History
-from hetjax.report.drawing.panels import (
-    Picture,
-    grouped,
-    mark_strategy,
-    note,
-    strategy_styles,
-    tidy,
-)
+from hetjax.report.drawing.panels import Picture, mark_strategy, note, tidy
+from hetjax.report.plot_data import grouped, sizes_over_merges, strategy_styles
 from hetjax.report.record import batch_sizes_changed
 from hetjax.report.runs import first_seeds
 
@@ -48,33 +42,24 @@ def batch_sizes(histories: Sequence[History]) -> Figure:
 
 def _draw_sizes(ax: Axes, history: History) -> None:
     """Draw the panel of one strategy: a step line per worker, up to the run's end."""
-    done = np.array(history.merge_times)  # [s]; batch sizes change at merges
-    shown = [w for w in history.workers if w.batch_size_over_time]
-    colors = colormaps["viridis"](np.linspace(0, 0.9, len(shown)))
+    lines = sizes_over_merges(history)
+    few = len(lines) <= 10
+    colors = colormaps["viridis"](np.linspace(0, 0.9, len(lines)))
     # earlier lines are thicker, to be visible below later lines of the same sizes
-    widths = np.linspace(2.8, 1.2, len(shown)) if len(shown) <= 10 else [1] * len(shown)
-    for worker, color, width in zip(shown, colors, widths, strict=True):
-        seconds, sizes = map(list, zip(*worker.batch_size_over_time, strict=True))
-        end = max(history.duration, seconds[-1])
-        ax.step(
-            np.searchsorted(done, [*seconds, end], side="right"),
-            [*sizes, sizes[-1]],
-            where="post",
-            color=color,
-            linewidth=width,
-            label=worker.name,
-        )
-    values = [size for w in shown for _, size in w.batch_size_over_time]
+    widths = np.linspace(2.8, 1.2, len(lines)) if few else np.ones(len(lines))
+    for (name, merges, sizes), color, width in zip(lines, colors, widths, strict=True):
+        ax.step(merges, sizes, where="post", color=color, linewidth=width, label=name)
+    values = np.concatenate([sizes for _, _, sizes in lines])
     tidy(ax)
     ax.set_xlim(left=0)
-    if max(values) > 16 * max(min(values), 1e-9):
+    if values.max() > 16 * max(values.min(), 1e-9):
         ax.set_yscale("log", base=2)
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: grouped(value)))
     else:
-        ax.set_ylim(0, 1.05 * max(values))
+        ax.set_ylim(0, 1.05 * values.max())
     ax.set_ylabel("batch size [examples]")
-    if len(shown) <= 10:
+    if few:
         ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     else:
-        note = f"{len(shown)} workers, first dark to last light"
+        note = f"{len(lines)} workers, first dark to last light"
         ax.text(1, 1.02, note, ha="right", fontsize=8, transform=ax.transAxes)

@@ -1,4 +1,4 @@
-"""Curves of the main metric over time, examples, bytes...: medians over seeds.
+"""Pictures of a metric over time, examples, bytes, ...: medians over seeds.
 
 Up to `MANY` strategies share a panel, with a label at the end of every line. More are
 drawn in one small panel each, with the other strategies in gray behind.
@@ -7,47 +7,32 @@ drawn in one small panel each, with the other strategies in gray behind.
 import math
 import textwrap
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
+from scipy.optimize import isotonic_regression
 
 from hetjax.engine.records.history import History
-from hetjax.report.drawing.line_labels import label_ends
-from hetjax.report.drawing.panels import (
-    X_LABELS,
-    Picture,
-    darker,
-    strategy_styles,
-    tidy,
-)
+from hetjax.report.drawing.panels import Picture, darker, tidy
+from hetjax.report.plot_data import Curve, curves_of, value_range, x_label, y_label
 
+SIZE = 9  # [points] of the labels' text
 MANY = 8  # strategies that fit into one panel
 OTHERS = "0.82"  # the color of the other strategies in a small panel
-
-
-class Curve(NamedTuple):
-    """The values of one strategy, at the points where all of its runs have values."""
-
-    name: str
-    note: str  # such as "(stopped early)"
-    points: np.ndarray  # [P] of the horizontal axis
-    values: np.ndarray  # [runs, P]
-    color: str
-    dash: str
+QUIET = "0.35"  # of notes and of the target
 
 
 class Chart(NamedTuple):
-    """Curves of a metric over `x` to be drawn, and their runs."""
+    """Curves to be drawn, and their runs."""
 
     curves: list[Curve]
     histories: Sequence[History]
-    metric: str
-    x: str
+    labels: tuple[str, str]  # of the axes
     target: float | None
-    smooth: int
 
 
 def time_to_accuracy(
@@ -57,31 +42,13 @@ def time_to_accuracy(
     target: float | None,
     smooth: int = 1,
 ) -> Figure:
-    """Plot a metric over seconds, examples, ...: median and band over the seeds.
-
-    The metric is interpolated between evaluations, as seeds may differ in examples and
-    updates. A line ends where the first of its seeds ends: beyond that, a median would
-    leave out the runs that stopped. Every value is the median of `smooth` evaluations
-    around it.
-    """
-    if x not in X_LABELS:
-        raise ValueError(f"x is {x!r}, not one of {', '.join(X_LABELS)}")
-    for h in histories:
-        if any(x not in point for point in h.evals):
-            raise ValueError(
-                f"x is {x!r}, which the evaluations of {h.strategy}, seed {h.seed}, do "
-                'not have: an earlier version made them; use "seconds" or "examples"'
-            )
-    if isinstance(smooth, bool) or not isinstance(smooth, int) or smooth < 1:
-        raise ValueError(f"smooth={smooth!r}: pass a number of evaluations, at least 1")
-    curves = [
-        _curve([h for h in histories if h.strategy == name], metric, x, smooth, *style)
-        for name, style in strategy_styles(histories).items()
-    ]
+    """Plot a metric over seconds, examples, ...: median and band over the seeds."""
+    curves = curves_of(histories, metric, x, smooth)
     if target is not None and not math.isfinite(target):
         target = None
+    labels = x_label(histories, x), y_label(histories, smooth)
     draw = _draw_facets if len(curves) > MANY else _draw_panel
-    return draw(Chart(curves, histories, metric, x, target, smooth))
+    return draw(Chart(curves, histories, labels, target))
 
 
 def _draw_panel(chart: Chart) -> Figure:
@@ -91,15 +58,78 @@ def _draw_panel(chart: Chart) -> Figure:
     for curve in chart.curves:
         _draw_curve(ax, curve, alpha=0.15 if len(chart.curves) <= 4 else 0.1)
     _finish_panel(ax, chart)
-    ax.set_xlabel(_x_label(chart))
-    ax.set_ylabel(_y_label(chart))
-    ax.set_title(_notes(ax, chart), fontsize=9, loc="left", color="0.35")
-    ends = [(c.name, c.note, *_end(c), c.color) for c in chart.curves]
+    ax.set(xlabel=chart.labels[0], ylabel=chart.labels[1])
+    ax.set_title(_notes(ax, chart), fontsize=9, loc="left", color=QUIET)
+    ends = [
+        (f"{c.name}\n{c.note}" if c.note else c.name, *c.end, c.color)
+        for c in chart.curves
+    ]
     if chart.target is not None:
-        text, right = f"target {chart.target:g}", ax.get_xlim()[1]
-        ends.append((text, "", right, chart.target, "0.35"))
-    label_ends(ax, ends)
+        right = ax.get_xlim()[1]
+        ends.append((f"target {chart.target:g}", right, chart.target, QUIET))
+    _label_ends(ax, ends)
     return figure
+
+
+def _label_ends(ax: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None:
+    """Write labels (text, x, y, color) of line ends to the right of a panel.
+
+    A thin line leads from a line's end to its label. Lines that end nowhere (NaN) have
+    their labels at the bottom.
+    """
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # so that the panel has its size
+    height = ax.get_window_extent().height * 72 / figure.dpi  # [points]
+    to_panel = ax.transData + ax.transAxes.inverted()
+
+    def place(end: tuple[str, float, float, str]) -> tuple[float, float]:
+        x, y = to_panel.transform(end[1:3])
+        return (float(x), min(1.0, max(0.0, float(y)))) if math.isfinite(y) else (1, 0)
+
+    # from the bottom up; of equal ends, the first one is on top
+    ends = sorted(ends, key=lambda end: -place(end)[1])[::-1]
+    heights = [1.3 * SIZE * len(text.splitlines()) / height for text, *_ in ends]
+    middles = spread([place(end)[1] for end in ends], heights)
+    for end, middle in zip(ends, middles, strict=True):
+        text, _, value, color = end
+        arrow = {
+            "arrowstyle": "-",
+            "color": color,
+            "linewidth": 0.7,
+            # long lines are dotted, unlike curves
+            "linestyle": "-" if place(end)[0] > 0.97 else (0, (1, 3)),
+            "shrinkA": 1,
+            "shrinkB": 0,
+            "relpos": (0, 0.5),
+        }
+        ax.annotate(
+            text,
+            place(end),
+            (1.035, middle),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            va="center",
+            color=darker(color),
+            fontsize=SIZE,
+            linespacing=1.15,
+            annotation_clip=False,
+            arrowprops=arrow if math.isfinite(value) else None,
+        )
+
+
+def spread(wanted: Sequence[float], heights: Sequence[float]) -> np.ndarray:
+    """Move boxes apart as little as possible, in their order, within 0 and 1.
+
+    `wanted` are the centers of the boxes, rising; the result minimizes the sum of the
+    squared moves, if all boxes fit. (adjustText 1.4, which also moves labels, leaves
+    some on top of each other if one has two lines.)
+    """
+    steps = [(a + b) / 2 for a, b in pairwise(heights)]
+    offsets = np.cumsum([0.0, *steps])
+    apart = isotonic_regression(np.asarray(wanted) - offsets).x
+    low, high = heights[0] / 2, 1 - heights[-1] / 2 - offsets[-1]
+    return np.clip(apart, min(low, high), high) + offsets
 
 
 def _draw_facets(chart: Chart) -> Figure:
@@ -116,13 +146,12 @@ def _draw_facets(chart: Chart) -> Figure:
     for i, (ax, curve) in enumerate(zip(axes, curves, strict=False)):
         for other in curves:
             if other is not curve:
-                middle = np.median(other.values, axis=0)
-                ax.plot(other.points, middle, color=OTHERS, linewidth=0.7, zorder=1)
+                ax.plot(other.points, other.median, color=OTHERS, lw=0.7, zorder=1)
         _draw_curve(ax, curve._replace(dash="-"), alpha=0.25)
-        title = "\n".join(
-            textwrap.wrap(curve.name, 36) + [curve.note] * bool(curve.note)
+        lines = textwrap.wrap(curve.name, 36) + [curve.note] * bool(curve.note)
+        ax.set_title(
+            "\n".join(lines), fontsize=9, loc="left", color=darker(curve.color)
         )
-        ax.set_title(title, fontsize=9, loc="left", color=darker(curve.color))
         if i + columns >= len(curves):  # the lowest panel of its column
             ax.tick_params(labelbottom=True)
     # the axes are shared: settings of one apply to all
@@ -130,38 +159,22 @@ def _draw_facets(chart: Chart) -> Figure:
         _finish_panel(ax, chart)
         ax.tick_params(labelsize=8)
         ax.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]))
-    figure.supxlabel(_x_label(chart), fontsize=10)
-    figure.supylabel(_y_label(chart), fontsize=10)
+    figure.supxlabel(chart.labels[0], fontsize=10)
+    figure.supylabel(chart.labels[1], fontsize=10)
     dashed = "" if chart.target is None else f"dashed: target {chart.target:g}"
     notes = _notes(axes[0], chart, "gray: the other strategies", dashed)
-    figure.suptitle(notes, fontsize=9, color="0.35", x=0.01, ha="left")
+    figure.suptitle(notes, fontsize=9, color=QUIET, x=0.01, ha="left")
     return figure
-
-
-def _notes(ax: Axes, chart: Chart, *others: str) -> str:
-    """Notes on bands, if there are any, `others`, and values that are not shown."""
-    several = len(chart.histories) > len(chart.curves)
-    band = "median over seeds, band from lowest to highest" if several else ""
-    return "; ".join(filter(None, [band, *others, _hidden_values(ax, chart.curves)]))
-
-
-def _curve(
-    runs: Sequence[History], metric: str, x: str, smooth: int, color: str, dash: str
-) -> Curve:
-    points, values = _over_seeds(runs, metric, x, smooth)
-    return Curve(runs[0].strategy, _note(runs), points, values, color, dash)
 
 
 def _draw_curve(ax: Axes, curve: Curve, alpha: float) -> None:
     """Draw the median of the values, and the band of several runs."""
     if len(curve.values) > 1:
         low, high = curve.values.min(0), curve.values.max(0)
-        ax.fill_between(
-            curve.points, low, high, color=curve.color, alpha=alpha, linewidth=0
-        )
+        ax.fill_between(curve.points, low, high, color=curve.color, alpha=alpha, lw=0)
     ax.plot(
         curve.points,
-        np.median(curve.values, axis=0),
+        curve.median,
         color=curve.color,
         linestyle=curve.dash,
         linewidth=1.8,
@@ -174,116 +187,24 @@ def _draw_curve(ax: Axes, curve: Curve, alpha: float) -> None:
 def _finish_panel(ax: Axes, chart: Chart) -> None:
     """Draw the target, and choose the ranges of the axes."""
     if chart.target is not None:
-        dashed = (0, (5, 3))
-        ax.axhline(
-            chart.target, color="0.35", linestyle=dashed, linewidth=1, zorder=1.5
-        )
+        ax.axhline(chart.target, color=QUIET, ls=(0, (5, 3)), lw=1, zorder=1.5)
     tidy(ax)
-    _show_where_runs_differ(ax, chart)
+    shown = value_range(chart.histories, chart.target)
+    if shown.logarithmic:
+        ax.set_yscale("log")
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.set_ylim(shown.low, shown.high)
     ends = [c.points[-1] for c in chart.curves if len(c.points)]
     ax.set_xlim(0, max(ends, default=0.0) or None)
 
 
-def _show_where_runs_differ(ax: Axes, chart: Chart) -> None:
-    """Fit the vertical axis to trained models; values of untrained ones may be hidden.
-
-    The panel shows all values after the first tenth of every run, the best ones, and
-    the target. If these differ by more than a factor of two, the axis begins at the
-    smallest value of all. If they differ by more than fifty, and smaller is better, it
-    is logarithmic.
-    """
-    histories, metric = chart.histories, chart.metric
-    shown = [h.best() for h in histories if h.metric == metric]
-    shown += [p[metric] for h in histories for p in h.evals[1 + len(h.evals) // 10 :]]
-    shown += [] if chart.target is None else [chart.target]
-    late = [v for v in shown if math.isfinite(v)]
-    if len(late) < 2 or max(late) <= 0:
-        return
-    close = min(late) >= max(late) / 2
-    margin = 0.08 * (max(late) - min(late)) or 0.01
-    if histories[0].mode == "min" and min(late) > 0:
-        if max(late) > 50 * min(late):
-            ax.set_yscale("log")
-            ax.yaxis.set_minor_formatter(NullFormatter())
-            return
-        ax.set_ylim(top=max(late) + margin)
-    if close:
-        ax.set_ylim(bottom=max(0.0, min(late) - margin), top=max(late) + margin)
-
-
-def _hidden_values(ax: Axes, curves: Sequence[Curve]) -> str:
-    """A note on values outside the vertical axis; empty if there are none."""
+def _notes(ax: Axes, chart: Chart, *others: str) -> str:
+    """Notes on bands, if there are any, `others`, and values that are not shown."""
+    several = len(chart.histories) > len(chart.curves)
+    band = "median over seeds, band from lowest to highest" if several else ""
     low, high = ax.get_ylim()
-    every = np.concatenate([c.values.ravel() for c in curves])
+    every = np.concatenate([c.values.ravel() for c in chart.curves])
     sides = [f"below {low:.3g}"] * bool(np.any(every < low))
     sides += [f"above {high:.3g}"] * bool(np.any(every > high))
-    return f"axis cut: values {' and '.join(sides)} are not shown" if sides else ""
-
-
-def _over_seeds(
-    runs: Sequence[History], metric: str, x: str, smooth: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the points where all runs have values [P], and the metric [runs, P]."""
-    if not all(h.evals for h in runs):
-        return np.empty(0), np.empty((len(runs), 0))
-    xs = [np.array([p[x] for p in h.evals], float) for h in runs]
-    ys = [
-        _smoothed(np.array([p[metric] for p in h.evals], float), smooth) for h in runs
-    ]
-    start, end = max(v[0] for v in xs), min(v[-1] for v in xs)
-    grid = np.unique(np.concatenate(xs))
-    grid = grid[(grid >= start) & (grid <= end)]
-    values = [np.interp(grid, a, b) for a, b in zip(xs, ys, strict=True)]
-    return grid, np.stack(values)
-
-
-def _smoothed(values: np.ndarray, count: int) -> np.ndarray:
-    """The median of `count` values around each [P]; fewer at both ends."""
-    before, after = (count - 1) // 2, count // 2
-    windows = [values[max(0, i - before) : i + after + 1] for i in range(len(values))]
-    return np.array([np.median(window) for window in windows])
-
-
-def _end(curve: Curve) -> tuple[float, float]:
-    """The last point of a median; NaN without any."""
-    if not len(curve.points):
-        return math.nan, math.nan
-    return float(curve.points[-1]), float(np.median(curve.values[:, -1]))
-
-
-def _note(runs: Sequence[History]) -> str:
-    """A note on runs of a strategy that stopped early or collapsed; else empty."""
-    if not all(h.evals for h in runs):
-        return "(a run was never evaluated)"
-    counts = {
-        "stopped early": sum(h.ended_early for h in runs),
-        "ended far worse than its best": sum(h.collapsed for h in runs),
-    }
-    of = f" of {len(runs)} seeds"
-    notes = [
-        f"{what}: {count}{of}" if len(runs) > 1 else what
-        for what, count in counts.items()
-        if count
-    ]
-    return f"({', '.join(notes)})" if notes else ""
-
-
-def _x_label(chart: Chart) -> str:
-    real = chart.x == "seconds" and any(h.real for h in chart.histories)
-    return "time [s]" if real else X_LABELS[chart.x]
-
-
-def _y_label(chart: Chart) -> str:
-    """The metric, whether lower is better, and the examples of the evaluations."""
-    histories, label = chart.histories, chart.metric
-    label += "" if histories[0].mode == "max" else " (lower is better)"
-    if chart.smooth > 1:
-        label += f", median of {chart.smooth} evaluations"
-    parts = {h.eval_examples for h in histories}
-    if parts == {0}:
-        return label
-    if len(parts) > 1:
-        return f"{label}\non different parts of the test split"
-    wholes = {int(h.at_end["examples"]) for h in histories if h.at_end}
-    of = f" of {max(wholes):,}" if wholes else ""
-    return f"{label}\non {max(parts):,}{of} test examples"
+    cut = f"axis cut: values {' and '.join(sides)} are not shown" if sides else ""
+    return "; ".join(filter(None, [band, *others, cut]))

@@ -1,1 +1,0 @@
-"""A comparison as one HTML page; start with `comparison_page.py`."""
