@@ -7,7 +7,6 @@ does on such curves.
 """
 
 from collections.abc import Iterator
-
 from typing import Any
 
 import hetjax as hj
