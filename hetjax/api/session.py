@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from hetjax.callbacks import Callbacks, OnEval
 from hetjax.checkpoint.checkpoint_files import FoundCheckpoint, find
 from hetjax.checkpoint.checkpoint_manager import CheckpointManager
 from hetjax.checkpoint.settings import Checkpoint
-from hetjax.data.batching import Batch, make_buckets
+from hetjax.data.batching import make_buckets
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.dataset_checks import check_dataset
 from hetjax.data.held_out import FEW, fixed_subset, split_off
@@ -39,12 +39,8 @@ from hetjax.engine.job import Job
 from hetjax.engine.loop import Loop
 from hetjax.engine.programs.compilations import Compilations
 from hetjax.engine.programs.coupling import check_uncoupled
-from hetjax.engine.programs.evaluation_batches import (
-    evaluation_batches,
-    numbers_per_example,
-)
+from hetjax.engine.programs.evaluation_batches import batches_of, evaluation_sets
 from hetjax.engine.programs.sharing import programs_of, shared_parts
-from hetjax.engine.programs.task_programs import Programs
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.records.history import EPOCHS_DONE, History
 from hetjax.metric_mode import reaches
@@ -76,8 +72,11 @@ class Session:
         self._splits: dict[Any, tuple[Split, Split]] = {}  # by data and seed
         self.programs = programs_of(task)
         self._shapes = data.train  # the buckets are made for its shapes
-        self._tests = _evaluation_sets_once(self.programs, data, config)
-        self._about_data = _described_once(data)
+        # made once, by functions that do not refer to a session, which would be freed
+        # late; its copies share them
+        few = config.eval_examples
+        self._tests = cache(partial(evaluation_sets, self.programs, data, few))
+        self._about_data = cache(partial(data_fingerprint, data))
 
     def check_strategies(
         self, strategies: Any, num_examples: int | None = None
@@ -122,8 +121,9 @@ class Session:
         other.config = self.config.without_limits()
         data = replace(data, test=fixed_subset(data.test, self.config.eval_examples))
         other._splits = {}
-        other.data, other._about_data = data, _described_once(data)
-        other._tests = _evaluation_sets_once(self.programs, data, self.config)
+        other.data, other._about_data = data, cache(partial(data_fingerprint, data))
+        few = self.config.eval_examples
+        other._tests = cache(partial(evaluation_sets, self.programs, data, few))
         return other
 
     def run(
@@ -148,8 +148,8 @@ class Session:
         """
         check_strategy(name, strategy, len(self.data.train))
         strategy = shared_parts(self.programs, strategy)
-        job = self.job(name, strategy, seed)._replace(trace=trace)
         bar.begin(name, self.config.instants[-1])
+        job = self.job(name, strategy, seed)._replace(trace=trace)
         run = partial(self._run, strategy=strategy, bar=bar, on_eval=on_eval)
         if checkpoint is None:
             history = run(job)
@@ -166,8 +166,8 @@ class Session:
                         continues=folder.found is not None,
                     )
                     if folder.found is not None:
-                        _, kind = folder.found.values["run"]["machine"]
-                        job = with_same_player(job, kind)
+                        played = folder.found.values["run"]["machine"]
+                        job = with_same_player(job, played[1])
                     history = run(job, folder)
                     _save_end(history, folder.manager)
         error = history.error
@@ -190,10 +190,8 @@ class Session:
         if checkpoint is None or resume == "never":
             return
         folder = process_folder(checkpoint.folder)
-        found = find(folder, about_alone=True)
-        if found is not None:
-            job = self.job(name, strategy, seed)
-            about = self.described(strategy, job)
+        if (found := find(folder, about_alone=True)) is not None:
+            about = self.described(strategy, self.job(name, strategy, seed))
             check_same(folder, found.about, about)
 
     def schedule_of(self, seed: int) -> int:
@@ -317,7 +315,7 @@ class Session:
         if any(merge.required_metrics for merge in strategy.merges):
             train, held = self._split_off(self.schedule_of(seed))
         num_classes = self.data.num_classes
-        held_out = _batches(self.programs, held, num_classes) if held else []
+        held_out = batches_of(self.programs, held, num_classes) if held else []
         return Job(
             name=name,
             data=self.data,
@@ -338,43 +336,6 @@ class Session:
             on_devices=self._on_devices,
             schedule_seed=config.schedule_seed,
         )
-
-
-def _evaluation_sets_once(
-    programs: Programs, data: Dataset, config: RunConfig
-) -> Callable[[], dict[str, Any]]:
-    """Return a function that makes, once, a job's fields about the test split.
-
-    It does not refer to a session, which would then be freed late.
-    """
-
-    @cache
-    def made() -> dict[str, Any]:
-        batches = partial(_batches, programs, num_classes=data.num_classes)
-        part = fixed_subset(data.test, config.eval_examples)
-        whole = [] if part is data.test else batches(data.test)
-        return {
-            "test": batches(part),
-            "num_test": len(part),
-            "whole_test": whole,
-            "num_whole_test": len(data.test),
-        }
-
-    return made
-
-
-def _batches(programs: Programs, split: Split, num_classes: int) -> Sequence[Batch]:
-    """Return evaluation batches; a head needs no array of all scores."""
-    exact = programs.task.batch_coupled
-    if programs.task.head is not None:
-        return evaluation_batches(split, 1, exact=exact)
-    numbers = num_classes or numbers_per_example(programs, split)
-    return evaluation_batches(split, numbers, exact=exact)
-
-
-def _described_once(data: Dataset) -> Callable[[], dict[str, Any]]:
-    """Return a function that describes the data once; copies of a session share it."""
-    return cache(lambda: data_fingerprint(data))
 
 
 def _save_end(history: History, manager: CheckpointManager) -> None:

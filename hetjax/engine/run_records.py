@@ -6,8 +6,6 @@ decision is whether the run must stop.
 
 import copy
 import math
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -30,13 +28,6 @@ from hetjax.machine import Arrival, Join, Leave, Slow
 from hetjax.machine.merge_times import changes_root, counts_as_merge
 from hetjax.metric_mode import better
 from hetjax.strategies.types import DEFAULT_NAME, Strategy
-
-
-def command_line() -> str:
-    """The command of this process, quoted for a shell; "" in a notebook."""
-    if "ipykernel" in sys.modules:
-        return ""
-    return shlex.join(["python", *sys.orig_argv[1:]])
 
 
 class RunRecords:
@@ -72,7 +63,6 @@ class RunRecords:
             schedule_seed=int(job.schedule),
             algorithm="" if strategy.name == DEFAULT_NAME else strategy.name,
             parts=strategy.part_names,
-            command=command_line(),
             output=task.output,
             real=runtime.real,
             step_modes=runtime.step_modes,
@@ -313,8 +303,6 @@ class RunRecords:
         for name, value in mark["history"].items():
             setattr(self.history, name, copy.copy(value))
 
-    # -- the end --------------------------------------------------------------------
-
     def close(self, stuck: list[int]) -> None:
         """Complete the history."""
         history, job = self.history, self._job
@@ -329,8 +317,7 @@ class RunRecords:
         history.root_merges = len(history.merge_times)
         if self._time_map is not None:
             self._map_times(self._time_map)
-        history.workers = self._ledger.close(history.duration)
-        workers = history.workers
+        workers = history.workers = self._ledger.close(history.duration)
         for worker, (received, sent) in zip(workers, self._traffic(), strict=False):
             worker.bytes_received += received
             worker.bytes_sent += sent

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,7 +10,8 @@ import numpy as np
 
 from hetjax.data.batching import Batch, Bucket, Need, lengths_of, make_batch
 from hetjax.data.columns import in_memory, leaves_of, row_bytes
-from hetjax.data.dataset import Split
+from hetjax.data.dataset import Dataset, Split
+from hetjax.data.held_out import fixed_subset
 from hetjax.engine.placement import Device
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.tasks.task_checks import batch_of
@@ -123,3 +125,26 @@ def means_of(programs: Programs, sums: list[dict[str, Any]]) -> dict[str, float]
         )
         means[name] = total / count if count else float("nan")  # such as no labels
     return programs.task.finish(means)
+
+
+def batches_of(programs: Programs, split: Split, num_classes: int) -> Sequence[Batch]:
+    """Return a split's evaluation batches; a head needs no array of all scores."""
+    exact = programs.task.batch_coupled
+    if programs.task.head is not None:
+        return evaluation_batches(split, 1, exact=exact)
+    numbers = num_classes or numbers_per_example(programs, split)
+    return evaluation_batches(split, numbers, exact=exact)
+
+
+def evaluation_sets(
+    programs: Programs, data: Dataset, eval_examples: int | None
+) -> dict[str, Any]:
+    """Return a job's fields about the test split, or `eval_examples` of it."""
+    part = fixed_subset(data.test, eval_examples)
+    batches = partial(batches_of, programs, num_classes=data.num_classes)
+    return {
+        "test": batches(part),
+        "num_test": len(part),
+        "whole_test": [] if part is data.test else batches(data.test),
+        "num_whole_test": len(data.test),
+    }

@@ -4,6 +4,8 @@ Histories are plain data: the loop (`hetjax.engine.loop`) writes them; tables, p
 files read them.
 """
 
+import shlex
+import sys
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,6 +59,13 @@ class Interruption(NamedTuple):
     why: str  # that it was not the newest, or made by other versions; otherwise ""
 
 
+def command_line() -> str:
+    """The command of this process, quoted for a shell; "" in a notebook."""
+    if "ipykernel" in sys.modules:
+        return ""
+    return shlex.join(["python", *sys.orig_argv[1:]])
+
+
 @dataclass(repr=False)
 class History:
     """The history of one run: one strategy, one seed."""
@@ -82,7 +91,8 @@ class History:
     # {"policy", "local", "merge", "sampler"}: the factories of the strategy's parts
     output: str = ""  # the task's output layer, if it is not the model's own
     parameters: int = 0  # numbers in the model; 0: not known
-    command: str = ""  # the command that made the run, quoted for a shell
+    # that made the run, quoted for a shell
+    command: str = field(default_factory=command_line)
     workers: list[WorkerRecord] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
     merges: int = 0  # finished by the end of the run
