@@ -203,6 +203,9 @@ def _as(option: Any, value: Any) -> Any:
     if elements := _elements(kind):
         if not _is_list(value) or len(value) != (_length(kind) or len(value)):
             return _REJECTED
+        if isinstance(value, range) and len(value) > 2:  # it may be endlessly long
+            ends = _as(option, (value[0], value[-1]))
+            return ends if ends is _REJECTED else value
         found = tuple(_as_any(elements, v) for v in value)
         return _REJECTED if any(v is _REJECTED for v in found) else found
     if kind in (int, float):

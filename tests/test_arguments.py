@@ -83,6 +83,12 @@ def test_numbers_are_passed_on_as_the_types_that_were_annotated():
     assert found["seed"] == 2**32 - 1
 
 
+def test_a_range_is_not_listed():
+    assert made(speeds=range(1, 10**12))["speeds"] == range(1, 10**12)
+    with pytest.raises(ValueError, match="speeds=range"):
+        made(speeds=range(10**12))
+
+
 def test_numbers_that_jax_traces_are_passed_on():
     assert jax.jit(lambda m: made(momentum=m)["momentum"])(2.0) == 2
 

@@ -20,8 +20,8 @@ from hetjax.api.progress import ProgressBar
 from hetjax.api.run_config import RunConfig
 from hetjax.api.runs_at_once import ComparedRun, run_all
 from hetjax.api.session import Session
-from hetjax.api.value_checks import Resume, check_callback, check_folder, seeds_of
-from hetjax.arguments import Positive, as_kind, checked
+from hetjax.api.value_checks import NumEvals, Resume, Seeds, check_folder, seeds_of
+from hetjax.arguments import Count, Positive, Seed, as_kind, checked
 from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.checkpointable import file_name
 from hetjax.data.dataset import Dataset
@@ -50,10 +50,10 @@ def compare(
     strategies: Mapping[str, Strategy],
     *,
     seconds: Positive | Mapping[str, float],
-    seeds: int | Sequence[int] = 1,
-    num_evals: int = 50,
-    eval_examples: int | None = None,
-    epochs: float | None = None,
+    seeds: Seeds = 1,
+    num_evals: NumEvals = 50,
+    eval_examples: Count | None = None,
+    epochs: Positive | None = None,
     target: float | None = None,
     learning_rates: Sequence[Positive] = (),
     tune: Tune = "common",
@@ -61,7 +61,7 @@ def compare(
     devices: Sequence[Device | str] | None = None,
     compiled: bool | Literal["auto"] = "auto",
     data_on: Literal["auto", "device", "host"] = "auto",
-    schedule_seed: int | None = None,
+    schedule_seed: Seed | None = None,
     out: str | Path | None = None,
     every: str = EVERY,
     resume: Resume = "auto",
@@ -106,7 +106,6 @@ def compare(
     seconds = seconds_of(seconds, strategies, learning_rates)
     check_folder("traces", traces)
     check_folder("out", out)
-    check_callback("on_history", on_history)
     if resume == "must" and out is None:
         raise ValueError('resume="must": pass out, the folder of the runs to continue')
     _ = Checkpoint(out or ".", every=every)  # which checks `every`

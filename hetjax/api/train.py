@@ -7,8 +7,8 @@ from typing import Literal
 from hetjax.api.progress import ProgressBar
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
-from hetjax.api.value_checks import Resume, check_callback
-from hetjax.arguments import Seed, checked
+from hetjax.api.value_checks import NumEvals, Resume
+from hetjax.arguments import Count, Positive, Seed, checked
 from hetjax.callbacks import OnEval
 from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.data.dataset import Dataset
@@ -31,12 +31,12 @@ def train(
     machine: Machine | LocalMachine | ClusterMachine | CustomMachine,
     strategy: Strategy,
     *,
-    seconds: float,
+    seconds: Positive,
     seed: Seed = 0,
-    num_evals: int = 50,
-    eval_examples: int | None = None,
+    num_evals: NumEvals = 50,
+    eval_examples: Count | None = None,
     target: float | None = None,
-    epochs: float | None = None,
+    epochs: Positive | None = None,
     on_eval: OnEval | Sequence[OnEval] | None = None,
     on_error: OnError = "raise",
     on_nan: Literal["stop", "reset"] | None = None,
@@ -45,7 +45,7 @@ def train(
     devices: Sequence[Device | str] | None = None,
     compiled: bool | Literal["auto"] = "auto",
     data_on: Literal["auto", "device", "host"] = "auto",
-    schedule_seed: int | None = None,
+    schedule_seed: Seed | None = None,
     checkpoint: Checkpoint | str | Path | None = None,
     every: str = EVERY,
     resume: Resume = "auto",
@@ -155,7 +155,6 @@ def train_as(
     progress: bool = True,
 ) -> History:
     """As `train`, for a run with this name in its history."""
-    check_callback("on_eval", on_eval, several=True)
     if resume == "must" and checkpoint is None:
         raise ValueError('resume="must": pass the checkpoint to continue from')
     if trace is not None and not session.real:

@@ -1,32 +1,21 @@
 """Checks of arguments that no kind of value describes; errors name the argument."""
 
-import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from hetjax.arguments import Bounds, Seed, as_kind, shown
+from hetjax.arguments import Bounds, Seed, shown
 from hetjax.schedule.learning_rates import START, LearningRate, check_learning_rate
 
 MOST_EVALS = 1_000_000  # each uses the whole test split, and stays in the history
 MOST_SEEDS = 10_000  # each is a run of every strategy, and all histories are kept
 
+Seeds = Annotated[int, Bounds(low=1, high=MOST_SEEDS)] | Sequence[Seed]
 NumEvals = Annotated[int, Bounds(low=1, high=MOST_EVALS)]
 Resume = Literal["auto", "never", "must"]
-
-
-def check_callback(name: str, callback: Any, *, several: bool = False) -> None:
-    """Raise a ValueError unless it is None, callable, or (`several`) a list."""
-    listed = several and isinstance(callback, list | tuple)
-    for one in callback if listed else (callback,):
-        if one is not None and not callable(one):
-            raise ValueError(
-                f"{name}={shown(callback)}: pass a function of one argument"
-                f"{', or several' * several}"
-            )
 
 
 def check_folder(name: str, path: str | Path | None) -> None:
@@ -35,20 +24,16 @@ def check_folder(name: str, path: str | Path | None) -> None:
         raise ValueError(f"{name}={str(path)!r}: this is a file; pass a folder")
 
 
-def seeds_of(seeds: Any) -> tuple[int, ...]:
+def seeds_of(seeds: Seeds) -> tuple[int, ...]:
     """Return the seeds: 0, 1, ... for a number of seeds, or the given sequence."""
-    if isinstance(seeds, Iterable) and not isinstance(seeds, str | bytes | Mapping):
-        few = tuple(itertools.islice(seeds, MOST_SEEDS + 1))
-        found = tuple(as_kind("seeds", seed, Seed) for seed in few)
-    else:
-        most = Annotated[int, Bounds(low=1, high=MOST_SEEDS)]
-        found = tuple(range(as_kind("seeds", seeds, most | Sequence[Seed])))
-    if not 1 <= len(found) <= MOST_SEEDS:
-        number = "none" if not found else f"more than {MOST_SEEDS:,}"
-        raise ValueError(f"seeds: there are {number}: pass 1 to {MOST_SEEDS:,} of them")
-    if len(set(found)) < len(found):
-        raise ValueError(f"seeds={found}: pass every seed once")
-    return found
+    several = seeds if isinstance(seeds, Sequence) else range(seeds)
+    if not 1 <= len(several) <= MOST_SEEDS:
+        raise ValueError(
+            f"seeds: there are {len(several):,}: pass 1 to {MOST_SEEDS:,} of them"
+        )
+    if len(set(several)) < len(several):
+        raise ValueError(f"seeds={seeds}: pass every seed once")
+    return tuple(several)
 
 
 def check_rate(learning_rate: Any) -> None:

@@ -40,9 +40,9 @@ NAN = float("nan")
 WRONG = [
     ({"table": {}}, "no strategies to compare"),
     ({"seeds": 0}, "seeds=0"),
-    ({"seeds": ()}, "seeds: there are none"),
+    ({"seeds": ()}, "seeds: there are 0"),
     ({"seeds": (0, 1, 0)}, "pass every seed once"),
-    ({"seeds": (0, -1)}, "seeds=-1"),
+    ({"seeds": (0, -1)}, r"seeds=\(0, -1\)"),
     ({"tune": "best"}, "tune='best': choose one of common, each"),
     ({"learning_rates": (0.1, 0.0)}, "rates=.*, 0.0"),
     ({"learning_rates": (NAN,)}, "rates=.nan"),
