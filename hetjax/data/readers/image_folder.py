@@ -229,6 +229,12 @@ def find_flowers(folder: Path, split: str) -> ImageFiles:
     """The images in this folder, in the order of setid.mat."""
     (labels,) = _variables(folder / FLOWER_LABELS, ["labels"], "label", _FLOWERS)
     ids = _variables(folder / FLOWER_SPLITS, list(_OFFICIAL), "image", len(labels))
+    numbers, counts = np.unique(np.concatenate(ids), return_counts=True)
+    if (counts > 1).any():  # the test split would have been seen in training
+        raise DataError(
+            f"{folder / FLOWER_SPLITS}: the image {numbers[counts > 1][0]} occurs "
+            "twice, in one split or two; fetch the file again"
+        )
     in_split = dict(zip(_OFFICIAL, ids, strict=True))
     place = folder / FLOWER_FOLDER
     if not place.is_dir():

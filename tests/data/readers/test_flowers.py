@@ -83,6 +83,8 @@ def test_other_labels_are_noticed(folder, read):
         ("setid", {}, "looked for trnid; it holds nothing"),
         ("setid", {**SPLITS, "valid": [8]}, r"valid has the image 8 .* 1\.\.7; do"),
         ("setid", {**SPLITS, "valid": [0]}, "valid has the image 0 at"),
+        ("setid", {**SPLITS, "valid": [2]}, "the image 2 occurs twice"),
+        ("setid", {**SPLITS, "valid": [3, 3]}, "the image 3 occurs twice"),
         ("setid", {**SPLITS, "valid": [1.5]}, "valid must be whole numbers"),
         ("setid", {**SPLITS, "valid": [np.nan]}, "valid must be whole numbers"),
         ("setid", {**SPLITS, "valid": "abc"}, "valid must be whole numbers"),
