@@ -200,6 +200,8 @@ def _as_any(options: Sequence[Any], value: Any) -> Any:
 def _as(option: Any, value: Any) -> Any:
     """The value as this type; _REJECTED if it does not fit."""
     kind, bounds = _bounds(option)
+    if kind is Any:
+        return value
     if elements := _elements(kind):
         if not _is_list(value) or len(value) != (_length(kind) or len(value)):
             return _REJECTED
@@ -265,7 +267,9 @@ def _words(option: Any) -> str:
         number = _WORDS[kind] if bounds is None else _WORDS[kind].replace("finite ", "")
         return number if bounds is None else f"{number} {bounds}"
     if typing.get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(str, typing.get_args(kind)))
+        choices = typing.get_args(kind)
+        several = f"one of {', '.join(map(str, choices))}"
+        return several if len(choices) > 1 else repr(choices[0])
     if elements := _elements(kind):
         number = f"{length} " if (length := _length(kind)) else ""
         return f"a sequence of {number}{_plural(elements[0])}"
@@ -276,6 +280,8 @@ def _words(option: Any) -> str:
 
 
 def _plural(option: Any) -> str:
+    if option is Any:
+        return "values"
     word = _words(option).removeprefix("a ")
     noun = next((noun for noun in ("number", "string") if noun in word), word)
     return word.replace(noun, f"{noun}s", 1)

@@ -81,8 +81,7 @@ def _parse(assignment: str, chosen: dict[str, Any]) -> tuple[str, str, Any]:
 
 def _value(assignment: str, text: str, hint: Any) -> Any:
     """Convert the text to one of the plain types in the setting's annotation."""
-    union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-    kinds = [k for k in (typing.get_args(hint) if union else (hint,)) if k in _PLAIN]
+    kinds = _plain_types(hint)
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -97,6 +96,17 @@ def _value(assignment: str, text: str, hint: Any) -> Any:
             f"--set={assignment}: {text!r} is not of the setting's type ({names})"
         )
     return value
+
+
+def _plain_types(hint: Any) -> list[type]:
+    """The plain types in an annotation, such as int and str of `int | Literal["a"]`."""
+    if hint in _PLAIN:
+        return [hint]
+    if typing.get_origin(hint) is typing.Literal:
+        return list(dict.fromkeys(type(choice) for choice in typing.get_args(hint)))
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return [kind for part in typing.get_args(hint) for kind in _plain_types(part)]
+    return []
 
 
 def _takes_tuples(hint: Any) -> bool:

@@ -4,8 +4,6 @@ A description of the run, as JSON data, is saved with every checkpoint. A call w
 another description is an error that names the first difference.
 """
 
-import shlex
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +28,7 @@ from hetjax.checkpoint.values import Encoder
 from hetjax.checkpointable import Leaves
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
-from hetjax.engine.records.history import History, Interruption
+from hetjax.engine.records.history import History, Interruption, command_line
 from hetjax.made_of import made_of
 from hetjax.processes.exchange import current_processes
 from hetjax.report.record import plain
@@ -208,7 +206,7 @@ def describe_run(
         # last, so that a difference is reported by the setting's name, if it has one
         "parts": {name: made_of(part) for name, part in parts.items()},
         "versions": versions(),
-        "command": shlex.join(sys.orig_argv),
+        "command": command_line(),
         "recipes": recipes(strategy, task, job.data, machine),
     }
     # numbers may be NumPy's; the order decides which difference is reported

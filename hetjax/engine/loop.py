@@ -18,7 +18,7 @@ from hetjax.engine.interruption import INTERRUPTED, interruptible
 from hetjax.engine.job import Job
 from hetjax.engine.job_writer import writer_of
 from hetjax.engine.protocols import EvaluatedModel, Runtime
-from hetjax.engine.records.history import History
+from hetjax.engine.records.history import History, command_line
 from hetjax.engine.rollback import Rollback
 from hetjax.engine.run_records import RunRecords
 from hetjax.engine.snapshots import Snapshots, WholeRun
@@ -128,6 +128,7 @@ class Loop:
         self._records = records = RunRecords(
             strategy, job, self._runtime, ledger, self._on_eval
         )
+        records.history.command = command_line()
         self._handlers = {
             **dict.fromkeys((Actions, Merged, Timer), lambda entry: None),
             **player.plays,

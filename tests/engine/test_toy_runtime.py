@@ -101,5 +101,5 @@ def test_one_run_on_it():
 
 
 def test_an_object_that_is_not_a_machine():
-    with pytest.raises(ValueError, match="machine is 'toy': pass a Machine"):
+    with pytest.raises(ValueError, match="machine='toy': pass a Machine"):
         hj.train(TASK, DATA, "toy", hj.sma(**SETTINGS), seconds=1.0, progress=False)

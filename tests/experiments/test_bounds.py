@@ -25,7 +25,11 @@ BY_THE_LIBRARY = [
     ("papers/hier_sgd.py", "--data=nothing", "--data=nothing: "),
     ("papers/adaptive_sgd.py", "--learning_rates=1,x", "pass numbers from 1e-30 to"),
     ("papers/batch_scaling.py", "--machine=uniform:100000000000", "uniform:1000000000"),
-    ("calibrate.py", "--local_steps=1000000", "local_steps has 1000000: pass at most"),
+    (
+        "calibrate.py",
+        "--local_steps=1000000",
+        "local_steps=(1000000,): pass",
+    ),
 ]
 
 

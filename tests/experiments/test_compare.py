@@ -303,8 +303,8 @@ ERRORS = {
     "no machine file": (["--machine={tmp}/none.json"], "none.json"),
     "damaged machine": (["--machine={tmp}/damaged.json"], "damaged.json: "),
     "no workers": (["--machine=uniform:0"], "N of at least 1"),
-    "negative seconds": (["--seconds=-1"], "seconds=-1.0: pass a finite number"),
-    "no seconds": (["--seconds=nan"], "seconds=nan: pass a finite number"),
+    "negative seconds": (["--seconds=-1"], "seconds=-1.0: pass a number above 0"),
+    "no seconds": (["--seconds=nan"], "seconds=nan: pass a number above 0"),
     "seconds in words": (["--seconds=long"], "--seconds=long"),
     "num_evals": (
         ["--num_evals=0"],
@@ -315,11 +315,11 @@ ERRORS = {
         ["--learning_rate=0"],
         "learning_rate=0.0: pass a number above 0 or a function",
     ),
-    "learning_rates": (["--learning_rates=0.1,-1"], "has -1.0"),
+    "learning_rates": (["--learning_rates=0.1,-1"], "learning_rates=[0.1, -1.0]"),
     "rates in words": (["--learning_rates=0.1,low"], "--learning_rates=0.1,low"),
     "tune": (["--tune=all"], "tune='all': choose one of common, each"),
     "hidden": (["--hidden=0"], "--hidden=0: pass a number from 1 to 1,000,000"),
-    "noise": (["--noise=-0.1"], "noise must be at least 0"),
+    "noise": (["--noise=-0.1"], "noise=-0.1: pass a number from 0 to 3"),
     "batch": (["--batch_size=100000"], "a batch of 100000 is larger than the"),
     "no batch": (["--batch_size=0"], "batch_size=0: pass a whole number of at least 1"),
     "bounds": (
@@ -423,7 +423,7 @@ ERRORS = {
         ["--strategies=hier_sgd", "--set=hier_sgd.local_steps=(4,16,64)"],
         "local_steps=(4, 16, 64) with levels=None: pass 2 numbers",
     ),
-    "rows": (["--data=synthetic_xmc", "--rows=0"], "rows is 0"),
+    "rows": (["--data=synthetic_xmc", "--rows=0"], "rows=0: pass a whole number"),
     "labels of classes": (
         ["--commonest_labels=5"],
         "--commonest_labels: shifted digits has one class for each example",
@@ -579,7 +579,12 @@ def test_a_users_error_is_one_line_and_status_2(command, folder, name):
 
 def test_a_full_disk_leaves_the_table_and_names_the_files(command, folder):
     """Neither the runs nor all of the results can be written."""
-    with full_disk(1), pytest.warns(UserWarning, match=r"runs/sma_0/0\d* could not be"):
+    with (
+        full_disk(1),
+        pytest.warns(
+            UserWarning, match=r"runs/sma_0/checkpoint-0\d*\.npz could not be"
+        ),
+    ):
         result = command("--data=mine:numbers", *OWN[1:], "--strategies=sma", "--out=o")
     assert result.returncode == 2
     assert [line.split()[0] for line in result.stdout.splitlines()[:3:2]] == [

@@ -337,7 +337,7 @@ WRONG = [
         "mode is missing: pass mode=\"max\" if larger values of 'mae'",
     ),
     ({"loss": lambda z: z}, r"loss takes \(z\): pass a function \(outputs, y\) or"),
-    ({"loss": "mse"}, "loss is a str: pass a function"),
+    ({"loss": "mse"}, "loss='mse': pass a function"),
     ({"metrics": {"loss": squares}}, "metrics has the name 'loss'"),
     ({"metric": "other"}, "metric='other': choose one of loss"),
     ({"mode": "least"}, "mode='least': choose one of"),

@@ -91,8 +91,7 @@ class History:
     # {"policy", "local", "merge", "sampler"}: the factories of the strategy's parts
     output: str = ""  # the task's output layer, if it is not the model's own
     parameters: int = 0  # numbers in the model; 0: not known
-    # that made the run, quoted for a shell
-    command: str = field(default_factory=command_line)
+    command: str = ""  # that made the run, quoted for a shell
     workers: list[WorkerRecord] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
     merges: int = 0  # finished by the end of the run
