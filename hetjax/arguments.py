@@ -267,7 +267,7 @@ def _words(option: Any) -> str:
         number = _WORDS[kind] if bounds is None else _WORDS[kind].replace("finite ", "")
         return number if bounds is None else f"{number} {bounds}"
     if typing.get_origin(kind) is Literal:
-        choices = typing.get_args(kind)
+        choices: tuple[Any, ...] = typing.get_args(kind)
         several = f"one of {', '.join(map(str, choices))}"
         return several if len(choices) > 1 else repr(choices[0])
     if elements := _elements(kind):
