@@ -267,9 +267,10 @@ def _words(option: Any) -> str:
         number = _WORDS[kind] if bounds is None else _WORDS[kind].replace("finite ", "")
         return number if bounds is None else f"{number} {bounds}"
     if typing.get_origin(kind) is Literal:
-        choices: tuple[Any, ...] = typing.get_args(kind)
-        several = f"one of {', '.join(map(str, choices))}"
-        return several if len(choices) > 1 else repr(choices[0])
+        first, *others = typing.get_args(kind)
+        return (
+            f"one of {', '.join(map(str, (first, *others)))}" if others else repr(first)
+        )
     if elements := _elements(kind):
         number = f"{length} " if (length := _length(kind)) else ""
         return f"a sequence of {number}{_plural(elements[0])}"
