@@ -1,23 +1,15 @@
 """Nested frozen dataclasses as JSON text; errors name the place in the file.
 
-The type hints of the dataclasses are the format: a field without a default is required,
-an unknown field is an error, and nothing is converted silently.
+The dataclasses are the format: a field without a default is required, an unknown field
+is an error, and each dataclass checks its own numbers and strings.
 """
 
 import dataclasses
-import functools
 import json
 import types
 import typing
 from pathlib import Path
 from typing import Any
-
-_SCALARS = {
-    str: "a string",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-}
 
 
 def to_json(record: Any) -> str:
@@ -63,22 +55,11 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         _expect(isinstance(value, dict), "an object", value, where)
         inner = arguments[1]
         return {k: _decode(inner, v, f"{where}[{k!r}]") for k, v in value.items()}
-    if origin is typing.Literal:  # the dataclass checks which one
-        return _decode_scalar(str, value, where)
-    if kind in _SCALARS:
-        return _decode_scalar(kind, value, where)
-    return _decode_record(kind, value, where)
-
-
-def _decode_scalar(kind: type, value: Any, where: str) -> Any:
-    """Decode a scalar; an integer is also a float, a boolean is not a number."""
-    accepted = (int, float) if kind is float else kind
-    right = isinstance(value, accepted) and isinstance(value, bool) == (kind is bool)
-    _expect(right, _SCALARS[kind], value, where)
-    try:
-        return kind(value)
-    except OverflowError:  # float of a whole number of 400 digits
-        raise ValueError(f"{where}: the number is too large") from None
+    if dataclasses.is_dataclass(kind):
+        return _decode_record(kind, value, where)
+    if kind is float and type(value) is int and abs(value) < 2**64:
+        return float(value)
+    return value  # a number or a string, which its dataclass checks
 
 
 def _decode_record(kind: Any, value: Any, where: str) -> Any:
@@ -92,17 +73,12 @@ def _decode_record(kind: Any, value: Any, where: str) -> Any:
     for name, field in fields.items():
         if name not in value and field.default is dataclasses.MISSING:
             raise ValueError(f"{_inside(where, name)}: missing; {known}")
-    hints = _type_hints(kind)
+    hints = typing.get_type_hints(kind)
     decoded = {k: _decode(hints[k], v, _inside(where, k)) for k, v in value.items()}
     try:
         return kind(**decoded)
     except ValueError as error:
         raise ValueError(f"{where or 'top level'}: {error}") from None
-
-
-@functools.cache
-def _type_hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
 
 
 def _inside(where: str, name: str) -> str:

@@ -23,6 +23,7 @@ MAX_WORKERS = 100_000  # each has a replica of the model
 MAX_NOISE = 3.0  # half of all steps then take at most a hundredth of the mean
 
 
+@checked
 @dataclass(frozen=True)
 class Calibration:
     """The source of a calibrated machine, and the errors of its fit."""

@@ -133,19 +133,19 @@ def _set(data, *keys_and_value):
     ("message", "change"),
     [
         (
-            r"workers\[1\]\.cost\.fixed: expected a number, found \"fast\"",
+            r"workers\[1\]\.cost: fixed='fast': pass a number of at least 0",
             lambda d: _set(d, "workers", 1, "cost", "fixed", "fast"),
         ),
         (
-            r"workers\[1\]\.cost\.fixed: expected a number, found true",
+            r"workers\[1\]\.cost: fixed=True: pass a number",
             lambda d: _set(d, "workers", 1, "cost", "fixed", True),
         ),
         (
-            r"workers\[1\]\.cost\.fixed: expected a number, found null",
+            r"workers\[1\]\.cost: fixed=None: pass a number",
             lambda d: _set(d, "workers", 1, "cost", "fixed", None),
         ),
         (
-            r"workers\[1\]\.cost\.fixed: the number is too large",
+            r"workers\[1\]\.cost: fixed=<a int>: pass a number",
             lambda d: _set(d, "workers", 1, "cost", "fixed", 10**400),
         ),
         (
@@ -165,7 +165,7 @@ def _set(data, *keys_and_value):
             lambda d: d["workers"][1]["cost"].pop("fixed"),
         ),
         (
-            r"workers\[1\]\.drift\.period: expected a number, found \[\]",
+            r"workers\[1\]\.drift: period=\[\]: pass a number",
             lambda d: _set(d, "workers", 1, "drift", "period", []),
         ),
         (
@@ -173,7 +173,7 @@ def _set(data, *keys_and_value):
             lambda d: _set(d, "workers", 1, "place", "n"),
         ),
         (
-            r"workers\[1\]\.place\[0\]: expected a string, found 3",
+            r"workers\[1\]: place=\(3,\): pass a sequence of strings",
             lambda d: _set(d, "workers", 1, "place", 0, 3),
         ),
         (
@@ -191,7 +191,7 @@ def _set(data, *keys_and_value):
         (r"links: expected an object, found \[\]", lambda d: _set(d, "links", [])),
         (r"workers: missing; a Machine has", lambda d: d.pop("workers")),
         (r"top level: a machine needs at least", lambda d: _set(d, "workers", [])),
-        (r"seed: expected a whole number, found 1.5", lambda d: _set(d, "seed", 1.5)),
+        (r"top level: seed=1.5: pass a whole number", lambda d: _set(d, "seed", 1.5)),
         (r"top level: seed=-1: pass", lambda d: _set(d, "seed", -1)),
         (r"colour: unknown field; a Machine has", lambda d: _set(d, "colour", "red")),
     ],

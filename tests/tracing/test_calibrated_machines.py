@@ -152,10 +152,10 @@ calibrations = st.builds(
     Calibration,
     model=st.text(max_size=9),
     data=st.text(max_size=9),
-    batch_sizes=st.lists(st.integers(1, 2**40), max_size=3).map(tuple),
+    batch_sizes=st.lists(st.integers(1, 2**31 - 1), max_size=3).map(tuple),
     error=AT_LEAST_0,
     worst=AT_LEAST_0,
-    local_rounds=st.integers(0, 2**40),
+    local_rounds=st.integers(0, 2**31 - 1),
     versions=st.text(max_size=9),
 )
 workers = st.builds(
