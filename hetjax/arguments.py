@@ -14,11 +14,11 @@ import collections.abc
 import functools
 import inspect
 import itertools
-import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from inspect import Parameter
 from numbers import Real
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -28,6 +28,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _LARGEST_WHOLE = 2**31 - 1  # of an int32, JAX's usual integer
 _LARGEST = 3.4e38  # of a float32
 _REJECTED = object()
+_BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _WORDS = {
     int: "a whole number",
     float: "a finite number",
@@ -57,7 +58,8 @@ class Bounds:
 
     def __repr__(self) -> str:
         if self.low is not None and self.high is not None:
-            return f"from {self.low} to {self.high}"
+            high = f"2**{bits} - 1" if (bits := _bits(self.high)) else self.high
+            return f"from {self.low} to {high}"
         if self.low is not None and self.below is not None:
             return f"from {self.low} to below {self.below}"
         words = {
@@ -67,6 +69,12 @@ class Bounds:
             "below": self.below,
         }
         return " and ".join(f"{w} {x}" for w, x in words.items() if x is not None)
+
+
+def _bits(number: float) -> int:
+    """The bits of the largest unsigned integer, if this is one of 32 bits or more."""
+    bits = int(number).bit_length()
+    return bits if bits >= 32 and number == 2**bits - 1 else 0
 
 
 Count = Annotated[int, Bounds(low=1)]
@@ -88,8 +96,9 @@ def checked(function: _Function) -> _Function:
     as `Count`, says between which bounds, and `Literal` which choices there are. None,
     strings, lists, functions and instances of hetjax's own classes must be among an
     argument's types; a class may give an `_example` for the message. Other objects,
-    such as arrays, and the bounds of numbers that JAX traces are not checked. Errors: a
-    ValueError that names the argument and what it may be.
+    such as arrays, and the bounds of numbers that JAX traces are not checked. A string
+    in `Annotated` describes the type in messages. Errors: a ValueError that names the
+    argument and what it may be.
     """
     if not isinstance(function, type):
         return _checked(function, function)
@@ -100,8 +109,8 @@ def checked(function: _Function) -> _Function:
 def _checked(function: Any, annotated: Any) -> Any:
     """The function, whose arguments are checked against these annotations."""
     parameters = inspect.signature(function).parameters.values()
-    before = itertools.takewhile(lambda p: p.kind is not p.VAR_POSITIONAL, parameters)
-    names = tuple(p.name for p in before)
+    names = tuple(p.name for p in parameters if p.kind in _BY_PLACE)
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
 
     @functools.cache
     def hints() -> dict[str, Any]:
@@ -109,8 +118,11 @@ def _checked(function: Any, annotated: Any) -> Any:
 
     @functools.wraps(function)
     def made(*args: Any, **kwargs: Any) -> Any:
-        given = (fitting(n, v, hints()) for n, v in zip(names, args, strict=False))
-        args = (*given, *args[len(names) :])
+        if not rest and len(args) > len(names):
+            return function(*args, **kwargs)  # Python's error is the clearest
+        each = itertools.chain(names, itertools.repeat(rest))
+        given = zip(each, args, strict=False)
+        args = tuple(fitting(n, v, hints()) for n, v in given)
         kwargs = {n: fitting(n, v, hints()) for n, v in kwargs.items()}
         return function(*args, **kwargs)
 
@@ -133,15 +145,18 @@ def fitting(name: str, value: Any, hints: dict[str, Any]) -> Any:
     if not _is_plain(value) and not all(map(_is_checked, options)):
         return value  # it may have one of the other types
     wanted = " or ".join(dict.fromkeys(map(_words, options)))
-    if isinstance(value, int) and value > _LARGEST_WHOLE:
-        wanted += ", below 2**31"
+    if isinstance(value, Real):
+        wanted += _limit(options, value)
     verb = "choose" if wanted.startswith("one of") else "pass"
     raise ValueError(f"{name}={shown(value)}: {verb} {wanted}")
 
 
 def shown(value: Any) -> str:
     """The value for a message: its repr, or its type where that is long."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        text = "\n"
     long = len(text) > 80 or "\n" in text
     return f"<a {type(value).__name__}>" if long else text
 
@@ -168,17 +183,35 @@ def _length(option: Any) -> int | None:
 
 def _bounds(option: Any) -> tuple[Any, Bounds | None]:
     """The type of an `Annotated` one, and its bounds."""
-    if typing.get_origin(option) is not Annotated:
-        return option, None
-    kind, *notes = typing.get_args(option)
+    kind, notes = _notes(option)
     return kind, next((x for x in notes if isinstance(x, Bounds)), None)
 
 
+def _notes(option: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The type of an `Annotated` one, and what is said of it."""
+    if typing.get_origin(option) is not Annotated:
+        return option, ()
+    kind, *notes = typing.get_args(option)
+    return kind, tuple(notes)
+
+
+def _limit(options: Sequence[Any], value: Real) -> str:
+    """What the message adds if a number is too large for its type, in JAX."""
+    own = dict(_bounds(o) for o in options)
+    largest = {k: b is None or b.high is None for k, b in own.items() if k in _WORDS}
+    if largest.get(int) and value > _LARGEST_WHOLE:  # pyright: ignore
+        return ", below 2**31"
+    if largest.get(float) and abs(value) > _LARGEST:  # pyright: ignore
+        return ", finite in float32"
+    return ""
+
+
 def _is_checked(option: Any) -> bool:
-    if elements := _elements(option):
+    kind, _ = _bounds(option)
+    if elements := _elements(kind):
         return all(map(_is_checked, elements))
-    plain = _bounds(option)[0] in _WORDS or typing.get_origin(option) is Literal
-    return plain or _is_own(option) or _is_function(option)
+    plain = kind in _WORDS or typing.get_origin(kind) is Literal
+    return plain or _is_own(kind) or _is_function(kind)
 
 
 def _is_function(option: Any) -> bool:
@@ -203,9 +236,10 @@ def _as(option: Any, value: Any) -> Any:
     if kind is Any:
         return value
     if elements := _elements(kind):
-        if not _is_list(value) or len(value) != (_length(kind) or len(value)):
+        length = _length(kind)
+        if not _is_list(value) or (length and len(value[: length + 1]) != length):
             return _REJECTED
-        if isinstance(value, range) and len(value) > 2:  # it may be endlessly long
+        if isinstance(value, range) and value[2:]:  # it may be endlessly long
             ends = _as(option, (value[0], value[-1]))
             return ends if ends is _REJECTED else value
         found = tuple(_as_any(elements, v) for v in value)
@@ -232,6 +266,8 @@ def _as_number(kind: type, value: Any, bounds: Bounds | None) -> Any:
             value = value.item()
         except TypeError:  # a JAX tracer
             return value if kind is float else _REJECTED
+        except (AttributeError, NotImplementedError):  # a shape; a random key
+            return _REJECTED
     largest = _LARGEST if kind is float else _LARGEST_WHOLE
     if bounds is not None and bounds.high is not None:
         largest = max(largest, bounds.high)
@@ -262,7 +298,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def _words(option: Any) -> str:
-    kind, bounds = _bounds(option)
+    kind, notes = _notes(option)
+    bounds = _bounds(option)[1]
     if kind in _WORDS:
         number = _WORDS[kind] if bounds is None else _WORDS[kind].replace("finite ", "")
         return number if bounds is None else f"{number} {bounds}"
@@ -273,7 +310,8 @@ def _words(option: Any) -> str:
         )
     if elements := _elements(kind):
         number = f"{length} " if (length := _length(kind)) else ""
-        return f"a sequence of {number}{_plural(elements[0])}"
+        text = "".join(f": {note}" for note in notes if isinstance(note, str))
+        return f"a sequence of {number}{_plural(elements[0])}{text}"
     if _is_function(kind):
         return "a function"
     example = getattr(kind, "_example", "")
@@ -290,14 +328,11 @@ def _plural(option: Any) -> str:
 
 def per_worker(name: str, value: float | Sequence[float], n: int) -> tuple[float, ...]:
     """Return a number for each of n workers; raise a ValueError if they do not fit."""
+    value = as_kind(name, value, Positive | Sequence[Positive])
     values = tuple(value) if isinstance(value, Iterable) else (value,) * n
     if len(values) != n:
         raise ValueError(
             f"{name} has {len(values)} entries for {n} workers: pass one number for "
             "all, or one for each"
-        )
-    if not all(isinstance(v, Real) and 0 < v < math.inf for v in values):  # no NaN
-        raise ValueError(
-            f"{name}={value!r}: every entry must be positive, and a finite number"
         )
     return values

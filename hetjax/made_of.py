@@ -4,15 +4,20 @@ import dataclasses
 import functools
 import sys
 import types
+import zlib
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import jax
+import numpy as np
+
 from hetjax.summaries import maker
 
 _INSTALLED = ("site-packages", "dist-packages")
+_LARGE = 1_000_000  # [bytes] of an array that is described by its type alone
 _PLAIN = bool | int | float | complex | str | bytes | None
 
 
@@ -23,7 +28,7 @@ def made_of(value: Any) -> Any:
     >>> made_of(rounds(batch_size=8).init)["plan"]
     {'factory': 'rounds', 'batch_size': 8, 'local_steps': 1}
     """
-    return _made_of(value, maker, lambda other: type(other).__name__)
+    return _made_of(value, maker, _described)
 
 
 def are_same(one: Any, other: Any) -> bool:
@@ -40,6 +45,16 @@ def _identity(value: Any) -> Any:
     return value if isinstance(value, Hashable) else id(value)
 
 
+def _described(value: Any) -> str:
+    """The type of a value that is not made of others; of an array also its content."""
+    if not isinstance(value, np.ndarray | np.generic | jax.Array):
+        return type(value).__name__
+    text = f"{value.dtype}{list(value.shape)}"
+    if value.nbytes > _LARGE or jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        return text
+    return f"{text} {zlib.crc32(np.asarray(value).tobytes()):08x}"
+
+
 def _made_of(
     value: Any,
     name: Callable[[Any], Any],
@@ -50,11 +65,12 @@ def _made_of(
         return value
     if isinstance(value, FunctionType):
         enclosed: dict[str, Any] = {}
-        if value not in above:  # else it calls itself
+        if not any(value is each for each in above):  # else it calls itself
             names = value.__code__.co_freevars
             enclosed = dict(zip(names, _cells(value), strict=True))
         if value.__defaults__:
             enclosed["defaults"] = value.__defaults__
+        enclosed |= value.__kwdefaults__ or {}
         above = (*above, value)
         parts = {k: _made_of(v, name, other, above) for k, v in enclosed.items()}
         return {"factory": name(value), **parts}
@@ -64,8 +80,18 @@ def _made_of(
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         return {k: _made_of(v, name, other, above) for k, v in fields.items()}
-    if isinstance(value, tuple):
+    if isinstance(value, types.MethodType):
+        return _made_of((value.__func__, value.__self__), name, other, above)
+    if isinstance(value, tuple | list):
         return [_made_of(v, name, other, above) for v in value]
+    if isinstance(value, set | frozenset):
+        return sorted(str(_made_of(v, name, other, above)) for v in value)
+    if isinstance(value, dict):
+        return {str(k): _made_of(v, name, other, above) for k, v in value.items()}
+    users = hasattr(value, "__dict__") and is_own(type(value).__module__)
+    if users and not any(value is each for each in above):
+        found = _made_of(vars(value), name, other, (*above, value))
+        return {"class": type(value).__name__, **found}
     return other(value)
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 _Made = TypeVar("_Made", bound=Callable[..., Any])
 # by the id of an object, while it lives: its recipe, or why it has none
-_recipes: dict[int, "dict[str, Any] | NoRecipe"] = {}
+_recipes: dict[int, dict[str, Any] | str] = {}
 
 
 class NoRecipe(ValueError):
@@ -38,8 +38,8 @@ def by_name(function: _Made) -> _Made:
         try:
             recipe = recipe_of_call(function, bound.args, bound.kwargs)
             _recipes[id(key)] = recipe
-        except NoRecipe as error:
-            _recipes[id(key)] = error
+        except NoRecipe as error:  # its traceback would keep the object alive
+            _recipes[id(key)] = str(error)
         return result
 
     return made  # pyright: ignore[reportReturnType]
@@ -50,8 +50,8 @@ def recipe_of(thing: Any) -> dict[str, Any]:
     recipe = _recipes.get(id(_key(thing)))
     if recipe is None:
         raise NoRecipe(f"it is a {type(thing).__qualname__} that was not made by name")
-    if isinstance(recipe, NoRecipe):
-        raise NoRecipe(str(recipe))
+    if isinstance(recipe, str):
+        raise NoRecipe(recipe)
     return recipe
 
 
@@ -72,9 +72,7 @@ def make(recipe: dict[str, Any], made: dict[str, Any]) -> Any:
     """
     key = json.dumps(recipe, sort_keys=True)
     if key not in made:
-        args = _decoded(recipe["args"], made)
-        kwargs = {k: _decoded(v, made) for k, v in recipe["kwargs"].items()}
-        made[key] = resolve(recipe["function"])(*args, **kwargs)
+        made[key] = _call(recipe, made)()
     return made[key]
 
 
@@ -111,6 +109,8 @@ def _encoded(where: str, value: Any) -> Any:
         return [_encoded(where, v) for v in value]
     if id(_key(value)) in _recipes:
         return {"made": recipe_of(value)}
+    if isinstance(value, functools.partial):
+        return {"partial": recipe_of_call(value.func, value.args, value.keywords)}
     named = callable(value) and hasattr(value, "__qualname__")
     if named and "<" not in value.__qualname__ and value.__module__ != "__main__":
         return {"name": _name_of(value)}
@@ -120,6 +120,15 @@ def _encoded(where: str, value: Any) -> Any:
 def _decoded(value: Any, made: dict[str, Any]) -> Any:
     if isinstance(value, list):
         return tuple(_decoded(v, made) for v in value)
-    if isinstance(value, dict):
-        return make(value["made"], made) if "made" in value else resolve(value["name"])
-    return value
+    if not isinstance(value, dict):
+        return value
+    if "partial" in value:
+        return _call(value["partial"], made)
+    return make(value["made"], made) if "made" in value else resolve(value["name"])
+
+
+def _call(recipe: dict[str, Any], made: dict[str, Any]) -> functools.partial:
+    """The call of a recipe's factory."""
+    kwargs = {k: _decoded(v, made) for k, v in recipe["kwargs"].items()}
+    args = _decoded(recipe["args"], made)
+    return functools.partial(resolve(recipe["function"]), *args, **kwargs)

@@ -1,10 +1,10 @@
 """Signatures say what arguments may be, and calls are held to it."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction as Ratio
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
 import numpy as np
@@ -34,8 +34,14 @@ def made(
     speeds: Positive | Sequence[Positive] = 1.0,
     seed: Seed = 0,
     name: str | None = None,
+    image: Annotated[tuple[Count, Count], "(height, width)"] = (8, 8),
 ):
     return dict(locals())
+
+
+@checked
+def chain(*functions: Callable[[int], int]):
+    return functions
 
 
 @checked
@@ -65,8 +71,21 @@ class Part:
         ({"speeds": [1, 0]}, r"speeds=\[1, 0\]: pass a number above 0 or a sequence"),
         (
             {"seed": 2**32},
-            "seed=4294967296: pass .*from 0 to 4294967295",
+            r"seed=4294967296: pass a whole number from 0 to 2\*\*32 - 1$",
         ),
+        ({"seed": 10**5000}, "seed=<a int>: pass a whole number from 0 to"),
+        (
+            {"seed": jax.random.key(0)},
+            "seed=<a PRNGKeyArray>: pass a whole number from 0 to",
+        ),
+        (
+            {"momentum": jax.random.key(0)},
+            "momentum=<a PRNGKeyArray>: pass a number from 0",
+        ),
+        ({"momentum": jax.ShapeDtypeStruct((), float)}, "momentum=Shape.*: pass"),
+        ({"speeds": np.inf}, "speeds=inf: .* above 0 .*finite in float32"),
+        ({"speeds": 10**39}, "speeds=1.*: .* above 0 .*finite in float32"),
+        ({"image": (8, 9, 3)}, r"image=\(8, 9, 3\): pass a seq.* 1: \(height, width\)"),
         ({"name": 3}, "name=3: pass a string or None"),
     ],
 )
@@ -81,6 +100,14 @@ def test_numbers_are_passed_on_as_the_types_that_were_annotated():
     assert type(made(4.0)["steps"]) is int
     assert found["speeds"] == (1, 2.5)
     assert found["seed"] == 2**32 - 1
+
+
+def test_the_arguments_of_a_star_are_checked_and_too_many_are_a_type_error():
+    assert chain(abs, abs) == (abs, abs)
+    with pytest.raises(ValueError, match="functions=3: pass a function"):
+        chain(abs, 3)
+    with pytest.raises(TypeError, match="takes from 0 to 2 positional arguments"):
+        made(1, 0.5, 3)
 
 
 def test_a_range_is_not_listed():

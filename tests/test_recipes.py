@@ -1,6 +1,8 @@
 """Recipes of things with any number of positional arguments, through JSON."""
 
+import gc
 import json
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +59,19 @@ def test_a_choice_of_mixes_made_again_is_the_same():
     for seed in range(4):
         key = jax.random.key(seed)
         jax.tree.map(np.testing.assert_array_equal, before(key, X), after(key, X))
+
+
+def test_what_has_no_recipe_is_not_kept_alive():
+    x = np.zeros((4, 2), np.float32)
+    build = hj.models.mlp(hidden=2)
+    data = hj.data.from_arrays((x, np.arange(4)), (x, np.arange(4)))
+    with pytest.raises(recipes.NoRecipe, match="was not made by name"):
+        recipes.recipe_of(data)
+    alive = weakref.ref(data)
+    task = hj.classification(build, data)
+    del data, task
+    gc.collect()
+    assert alive() is None
 
 
 def test_a_dtype_is_named():

@@ -1,11 +1,11 @@
 """The player of the scripts' simulated runs, from flags."""
 
-from typing import Any
+from typing import Any, get_args
 
 from absl import flags
 
 from experiments.common.bounds import SEED, bounded
-from hetjax.engine.job import DATA_ON
+from hetjax.engine.job import DataOn
 
 FLAGS = flags.FLAGS
 COMPILED = {"auto": "auto", "true": True, "false": False}
@@ -17,7 +17,7 @@ flags.DEFINE_enum(
     case_sensitive=False,
 )
 flags.DEFINE_enum(
-    "data_on", "auto", DATA_ON, "where compiled runs have their training data"
+    "data_on", "auto", get_args(DataOn), "where compiled runs have their training data"
 )
 flags.DEFINE_integer(
     "schedule_seed",

@@ -26,6 +26,7 @@ from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.checkpointable import file_name
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import num_held_out
+from hetjax.engine.job import Compiled, DataOn
 from hetjax.engine.placement import Device
 from hetjax.engine.programs.sharing import key_of
 from hetjax.engine.records.history import History
@@ -59,8 +60,8 @@ def compare(
     tune: Tune = "common",
     traces: str | Path | None = None,
     devices: Sequence[Device | str] | None = None,
-    compiled: bool | Literal["auto"] = "auto",
-    data_on: Literal["auto", "device", "host"] = "auto",
+    compiled: Compiled = "auto",
+    data_on: DataOn = "auto",
     schedule_seed: Seed | None = None,
     out: str | Path | None = None,
     every: str = EVERY,

@@ -9,6 +9,7 @@ from hetjax.api.run_folder import process_folder
 from hetjax.api.run_recipes import given_or_remade
 from hetjax.api.session import Session
 from hetjax.api.train import OnError, train_as
+from hetjax.arguments import checked
 from hetjax.callbacks import OnEval
 from hetjax.checkpoint.checkpoint_files import find
 from hetjax.checkpoint.settings import EVERY, Checkpoint
@@ -27,6 +28,7 @@ _SETTINGS = (
 )
 
 
+@checked
 def resume(
     path: str | Path | Checkpoint,
     task: Task | None = None,

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from hetjax.api.value_checks import NumEvals
 from hetjax.arguments import Count, Positive, Seed, checked
+from hetjax.engine.job import Compiled, DataOn, OnLostWorker, OnNan
 from hetjax.engine.placement import Device
 from hetjax.machine import Machine
 from hetjax.runtimes.devices import simulation_devices
@@ -25,11 +26,11 @@ class RunConfig:
     eval_examples: Count | None = None
     target: float | None = None
     epochs: Positive | None = None
-    on_nan: Literal["stop", "reset"] | None = None
-    on_lost_worker: Literal["continue", "stop"] = "continue"
+    on_nan: OnNan | None = None
+    on_lost_worker: OnLostWorker = "continue"
     devices: Sequence[Device | str] | None = None
-    compiled: bool | Literal["auto"] = "auto"
-    data_on: Literal["auto", "device", "host"] = "auto"
+    compiled: Compiled = "auto"
+    data_on: DataOn = "auto"
     schedule_seed: Seed | None = None
     # evaluation times [s]; (): 0 s, then `num_evals` evenly spaced ones
     instants: tuple[float, ...] = ()

@@ -39,7 +39,6 @@ from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import model_shapes
 
-RESUME = ("auto", "never", "must")
 # a change of versions is noted in the history, since the last bits may differ
 _MAY_DIFFER = ("versions", "recipes", "command")
 # a signal after the end of the run must not end later comparisons

@@ -12,6 +12,7 @@ from hetjax.arguments import Count, Positive, Seed, checked
 from hetjax.callbacks import OnEval
 from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.data.dataset import Dataset
+from hetjax.engine.job import Compiled, DataOn, OnLostWorker, OnNan
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
@@ -39,12 +40,12 @@ def train(
     epochs: Positive | None = None,
     on_eval: OnEval | Sequence[OnEval] | None = None,
     on_error: OnError = "raise",
-    on_nan: Literal["stop", "reset"] | None = None,
-    on_lost_worker: Literal["continue", "stop"] = "continue",
+    on_nan: OnNan | None = None,
+    on_lost_worker: OnLostWorker = "continue",
     trace: str | Path | None = None,
     devices: Sequence[Device | str] | None = None,
-    compiled: bool | Literal["auto"] = "auto",
-    data_on: Literal["auto", "device", "host"] = "auto",
+    compiled: Compiled = "auto",
+    data_on: DataOn = "auto",
     schedule_seed: Seed | None = None,
     checkpoint: Checkpoint | str | Path | None = None,
     every: str = EVERY,

@@ -27,10 +27,8 @@ def check_folder(name: str, path: str | Path | None) -> None:
 def seeds_of(seeds: Seeds) -> tuple[int, ...]:
     """Return the seeds: 0, 1, ... for a number of seeds, or the given sequence."""
     several = seeds if isinstance(seeds, Sequence) else range(seeds)
-    if not 1 <= len(several) <= MOST_SEEDS:
-        raise ValueError(
-            f"seeds: there are {len(several):,}: pass 1 to {MOST_SEEDS:,} of them"
-        )
+    if not 1 <= len(several[: MOST_SEEDS + 1]) <= MOST_SEEDS:
+        raise ValueError(f"seeds={shown(seeds)}: pass 1 to {MOST_SEEDS:,} of them")
     if len(set(several)) < len(several):
         raise ValueError(f"seeds={seeds}: pass every seed once")
     return tuple(several)

@@ -54,7 +54,9 @@ def save(path: str | Path, params: Any, model_state: Any, *, overwrite: bool) ->
             os.rename(folder, old)
         os.rename(new, folder)
     finally:
-        for left_over in (new, old) if folder.exists() else (new,):
+        if not folder.exists() and old.exists():  # between the two renames
+            os.rename(old, folder)
+        for left_over in (new, old):
             shutil.rmtree(left_over, ignore_errors=True)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hetjax.data.batching import Batch, Bucket
 from hetjax.data.dataset import Dataset, Split
@@ -10,10 +10,10 @@ from hetjax.engine.placement import Device
 from hetjax.engine.programs.compilations import Compilations
 from hetjax.engine.programs.task_programs import Programs
 
-ON_NAN = ("stop", "reset")
-ON_LOST_WORKER = ("continue", "stop")
-COMPILED = ("auto", True, False)
-DATA_ON = ("auto", "device", "host")
+OnNan = Literal["stop", "reset"]
+OnLostWorker = Literal["continue", "stop"]
+Compiled = bool | Literal["auto"]
+DataOn = Literal["auto", "device", "host"]
 
 
 class Job(NamedTuple):
@@ -34,8 +34,8 @@ class Job(NamedTuple):
     # [s] of the evaluations, increasing; the last is the end of the run
     instants: tuple[float, ...]
     seed: int
-    on_nan: str = "stop"  # one of ON_NAN
-    on_lost_worker: str = "continue"  # one of ON_LOST_WORKER
+    on_nan: OnNan = "stop"
+    on_lost_worker: OnLostWorker = "continue"
     trace: str | Path | None = None  # the file in which a real run is recorded
     # of this host, over which simulated workers are spread; None: chosen by the runtime
     devices: Sequence[Device | str] | None = None
@@ -43,8 +43,8 @@ class Job(NamedTuple):
     # file
     default_trace: Path | None = None
     continues: bool = False  # whether the run is resumed from a checkpoint
-    compiled: bool | str = "auto"  # one of COMPILED
-    data_on: str = "auto"  # one of DATA_ON
+    compiled: Compiled = "auto"
+    data_on: DataOn = "auto"
     # training data on devices, shared by runs; see `DeviceRows`
     on_devices: dict[Any, Any] | None = None
     schedule_seed: int | None = None  # of the clock and the sampler; None: the seed

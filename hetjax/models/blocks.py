@@ -7,7 +7,7 @@ layers to `image_model`, which returns the builder that `hetjax.classification` 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,8 @@ from flax import nnx
 
 from hetjax.arguments import Count, Fraction
 
-Image = tuple[Count, Count, Count]  # height, width, channels
-Rates = tuple[Fraction, Fraction, Fraction]  # of dropout at three places
+Image = Annotated[tuple[Count, Count, Count], "(height, width, channels)"]
+Rates = Annotated[tuple[Fraction, Fraction, Fraction], "one for each of three places"]
 Layer = Callable[[jax.Array], jax.Array]
 
 

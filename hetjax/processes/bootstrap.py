@@ -6,10 +6,12 @@ JAX looks for Slurm (within srun), Open MPI 4, Cloud TPU on GKE, and indexed job
 Kubernetes. Elsewhere, set the three variables, or call `jax.distributed.initialize`.
 """
 
+import importlib.util
 import os
 import re
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,15 +24,15 @@ ADDRESS, COUNT, INDEX = NAMES = (
     "JAX_NUM_PROCESSES",
     "JAX_PROCESS_ID",
 )
-# variables of clusters of several processes; with these values there is only one
-_CLUSTERS = {
-    "SLURM_STEP_NODELIST": "",
-    "SLURM_NTASKS": "1",
-    "OMPI_COMM_WORLD_SIZE": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_PROCESS_ADDRESSES": "",
-    "JOB_COMPLETION_INDEX": "",
-}
+# the variables that JAX needs in a cluster, the package, and the value of the last one
+# if there is a single process
+_CLUSTERS = (
+    (("SLURM_STEP_NODELIST", "SLURM_NTASKS"), "", "1"),
+    (("OMPI_MCA_orte_hnp_uri", "OMPI_COMM_WORLD_SIZE"), "", "1"),
+    (("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"), "libtpu", "localhost"),
+    (("TPU_WORKER_ID", "TPU_PROCESS_ADDRESSES"), "libtpu", "local"),
+    (("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"), "kubernetes", ""),
+)
 _SILENT = 5.0  # [s] of waiting for the other processes without a message
 _EXIT = 24 * 3600  # [s] that a finished process waits for one that is alive
 
@@ -66,6 +68,11 @@ def join(timeout: float, heartbeat: float) -> bool:
                 heartbeat_timeout_seconds=max(1, round(heartbeat)),
                 shutdown_timeout_seconds=_EXIT,
             )
+    except ValueError as error:
+        raise ConnectionError(
+            f"JAX does not find the processes of this cluster ({error}): set "
+            f"{', '.join(NAMES)}"
+        ) from error
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).splitlines()[0]
         raise ConnectionError(
@@ -94,7 +101,8 @@ def find_place(environment: Mapping[str, str]) -> dict[str, Any] | None:
             "three, or none"
         )
     address, count, index = (environment[name] for name in NAMES)
-    if not re.fullmatch(r".+:\d{1,5}", address):
+    match = re.fullmatch(r".+:(\d{1,5})", address)
+    if not (match and 1 <= int(match[1]) <= 65535):
         raise ValueError(
             f"{ADDRESS}={address}: use the form host:port, such as localhost:1234"
         )
@@ -115,10 +123,19 @@ def find_place(environment: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _in_cluster(environment: Mapping[str, str]) -> bool:
-    """Whether a cluster's variables say that there are several processes."""
-    found = {k: environment[k] for k in _CLUSTERS if environment.get(k)}
-    alone = any(found[k] == _CLUSTERS[k] for k in found)
-    return bool(found.keys() - {"SLURM_NTASKS"}) and not alone
+    """Whether JAX can find other processes by a cluster's variables."""
+    for names, package, alone in _CLUSTERS:
+        given = [environment.get(name) for name in names]
+        if all(given) and given[-1] != alone:
+            if not package or importlib.util.find_spec(package):
+                return True
+            if package == "kubernetes":
+                warnings.warn(
+                    "this pod of an indexed job runs alone, since JAX needs the package"
+                    " kubernetes to find the others: python -m pip install 'jax[k8s]'",
+                    stacklevel=4,
+                )
+    return False
 
 
 @contextmanager

@@ -108,18 +108,20 @@ def _with_parts(
     make: Callable[..., Strategy], parts: dict[str, Any]
 ) -> Callable[..., Strategy]:
     """A factory whose strategies have these parts, except those passed to it."""
+    made = functools.partial(_make_with, make, tuple(parts.items()))
+    return functools.update_wrapper(made, make, assigned=(), updated=())
 
-    @functools.wraps(make)
-    def made(*args: Any, **kwargs: Any) -> Strategy:
-        if "batch_size" in kwargs and "policy" in parts:
-            raise ValueError(
-                "batch_size is dispatched by the policy, which was replaced: pass a "
-                "function that makes both"
-            )
-        here = {name: part for name, part in parts.items() if name not in kwargs}
-        return make(*args, **kwargs)._replace(**here)
 
-    return made
+def _make_with(
+    make: Callable[..., Strategy], parts: Any, *args: Any, **kwargs: Any
+) -> Strategy:
+    if "batch_size" in kwargs and "policy" in dict(parts):
+        raise ValueError(
+            "batch_size is dispatched by the policy, which was replaced: pass a "
+            "function that makes both"
+        )
+    here = {name: part for name, part in parts if name not in kwargs}
+    return make(*args, **kwargs)._replace(**here)
 
 
 Arguments = ParamSpec("Arguments")

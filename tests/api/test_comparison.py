@@ -40,7 +40,7 @@ NAN = float("nan")
 WRONG = [
     ({"table": {}}, "no strategies to compare"),
     ({"seeds": 0}, "seeds=0"),
-    ({"seeds": ()}, "seeds: there are 0"),
+    ({"seeds": ()}, r"seeds=\(\): pass 1 to 10,000 of them"),
     ({"seeds": (0, 1, 0)}, "pass every seed once"),
     ({"seeds": (0, -1)}, r"seeds=\(0, -1\)"),
     ({"tune": "best"}, "tune='best': choose one of common, each"),

@@ -17,7 +17,7 @@ def test_resume_needs_nothing_but_the_folder(tmp_path, cpu_alone):
     task = hj.classification(hj.models.mlp(hidden=8), data)
     machine, strategy = (
         hj.machine.preset("v100x2"),
-        hj.sma(batch_size=32, learning_rate=0.1),
+        hj.sma(batch_size=32, learning_rate=0.2)._replace(learning_rate=0.1),
     )
     given = {"seconds": 0.2, "num_evals": 5, "progress": False}
     whole = hj.train(task, data, machine, strategy, **given)

@@ -12,6 +12,7 @@ from started_processes import PLAIN, WORKER, finish, free_port, names, start
 
 from hetjax.processes import bootstrap, exchange, lifecycle
 
+NAMES = ", ".join(bootstrap.NAMES)
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "experiments" / "launch.py"
 
@@ -50,6 +51,8 @@ GIVEN = {
         ("host:1", f"only {bootstrap.ADDRESS} set, without {bootstrap.COUNT} and"),
         (" 2 1", f"only {bootstrap.COUNT} and {bootstrap.INDEX} set, without"),
         ("host 2 1", "use the form host:port"),
+        ("host:0 2 1", "use the form host:port"),
+        ("host:65536 2 1", "use the form host:port"),
         ("host:1 two 1", f"{bootstrap.COUNT}=two: use a whole number from 1"),
         ("host:1 0 0", f"{bootstrap.COUNT}=0: use"),
         ("host:1 2 2", f"{bootstrap.INDEX}=2: use a whole number from 0 to 1"),
@@ -65,23 +68,45 @@ def test_the_place_in_the_environment(values, message):
 
 
 SLURM = {"SLURM_STEP_NODELIST": "node[3-4]", "SLURM_NTASKS": "2"}
+MPI = {"OMPI_MCA_orte_hnp_uri": "1;tcp://10.0.0.1:1"}
+TPU = {"TPU_WORKER_ID": "0"}
+PODS = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}
 CLUSTERS = [  # environment, and whether JAX is asked for the place in it
     (SLURM, True),
     ({**SLURM, bootstrap.ADDRESS: "c:1"}, True),
     ({**SLURM, "SLURM_NTASKS": "1"}, False),
     ({"SLURM_NTASKS": "2"}, False),  # the script of a job, without srun
-    ({"OMPI_COMM_WORLD_SIZE": "3"}, True),
-    ({"OMPI_COMM_WORLD_SIZE": "1"}, False),
-    ({"TPU_WORKER_HOSTNAMES": "a-0.svc,a-1.svc"}, True),
-    ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
-    ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}, True),
+    ({**MPI, "OMPI_COMM_WORLD_SIZE": "3"}, True),
+    ({**MPI, "OMPI_COMM_WORLD_SIZE": "1"}, False),
+    ({"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "0"}, False),  # Open MPI 5
+    ({**TPU, "TPU_WORKER_HOSTNAMES": "a-0.svc,a-1.svc"}, True),
+    ({**TPU, "TPU_WORKER_HOSTNAMES": "localhost"}, False),
+    ({**TPU, "TPU_PROCESS_ADDRESSES": "a-0.svc:1,a-1.svc:1"}, True),
+    ({"TPU_WORKER_HOSTNAMES": "a-0.svc,a-1.svc"}, False),
+    (PODS, True),
     ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),
+    ({"JOB_COMPLETION_INDEX": "1"}, False),
 ]
 
 
 @pytest.mark.parametrize(("environment", "expected"), CLUSTERS)
-def test_the_place_in_a_cluster(environment, expected):
+def test_the_place_in_a_cluster(environment, expected, monkeypatch):
+    monkeypatch.setattr(bootstrap.importlib.util, "find_spec", lambda name: object())
     assert bootstrap.find_place(environment) == ({} if expected else None)
+
+
+def test_without_the_package_that_jax_needs_a_process_is_alone(monkeypatch):
+    monkeypatch.setattr(bootstrap.importlib.util, "find_spec", lambda name: None)
+    hosts = {**TPU, "TPU_WORKER_HOSTNAMES": "a-0.svc,a-1.svc"}
+    assert bootstrap.find_place(hosts) is None
+    with pytest.warns(UserWarning, match=r"runs alone, .* pip install 'jax\[k8s\]'"):
+        assert bootstrap.find_place(PODS) is None
+
+
+def test_a_cluster_whose_processes_jax_does_not_find_is_an_error(monkeypatch):
+    monkeypatch.setattr(bootstrap, "find_place", lambda environment: {})
+    with pytest.raises(ConnectionError, match=f"of this cluster .*: set {NAMES}"):
+        bootstrap.join(timeout=2, heartbeat=10)
 
 
 JOIN = """

@@ -292,7 +292,7 @@ def test_one_seed_one_order(seed):
             {"pool_factor": 4, "tau": (32, 16)},
             "a pool of 640, which is not below the 640",
         ),
-        ({"tau": (32, 0)}, "local_steps=.*: every entry must be positive"),
+        ({"tau": (32, 0)}, "local_steps=.*: pass a number above 0"),
         ({"num_examples": 1}, "biased: 1 examples for 2 workers"),
         ({"num_examples": 0}, "biased: 0 examples for 2 workers"),
     ],

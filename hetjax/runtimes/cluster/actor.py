@@ -17,7 +17,7 @@ from hetjax.data.batching import Bucket
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.held_out import FEW, split_off
 from hetjax.data.portable import open_portable
-from hetjax.engine.job import Job
+from hetjax.engine.job import Job, OnNan
 from hetjax.engine.programs.compilations import Compilations
 from hetjax.engine.programs.sharing import programs_of
 from hetjax.recipes import make
@@ -73,7 +73,7 @@ class RunSettings(NamedTuple):
     data: DataSource
     seed: int
     buckets: tuple[Bucket, ...]
-    on_nan: str
+    on_nan: OnNan
     slowdown: float
 
 
