@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hetjax.summaries import maker
@@ -50,7 +51,7 @@ def _described(value: Any) -> str:
     if not isinstance(value, np.ndarray | np.generic | jax.Array):
         return type(value).__name__
     text = f"{value.dtype}{list(value.shape)}"
-    if value.nbytes > _LARGE or jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+    if value.nbytes > _LARGE or jnp.issubdtype(value.dtype, jax.dtypes.extended):
         return text
     return f"{text} {zlib.crc32(np.asarray(value).tobytes()):08x}"
 

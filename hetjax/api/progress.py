@@ -103,7 +103,8 @@ class ProgressBar:
             if bar.disable:
                 return
             self._at += step
-            if not self._lines and at >= self._seconds:
+            left = bar.total - bar.n - step
+            if at >= self._seconds and abs(left) < 1e-6 * bar.total:
                 bar.total = bar.n + step  # the sum of all steps may differ by rounding
             if not ran:
                 bar.n, bar.initial = bar.n + step, bar.initial + step

@@ -97,8 +97,10 @@ class Field:
 
     def __getitem__(self, index: Any) -> np.ndarray:
         rows = np.atleast_1d(np.arange(len(self))[index])
+        if not len(rows):
+            return np.empty((0, *self.shape[1:]), self.dtype)
         # in blocks, since the other fields of all rows may not fit in memory
-        starts = range(0, max(1, len(rows)), ROWS_PER_READ)
+        starts = range(0, len(rows), ROWS_PER_READ)
         return np.concatenate(
             [self.source.read(rows[i : i + ROWS_PER_READ])[self.leaf] for i in starts]
         )

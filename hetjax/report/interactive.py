@@ -65,8 +65,8 @@ def as_json(plots: dict[str, Any]) -> str:
     text = json.dumps({place: json_item(plot) for place, plot in plots.items()})
     numbers: dict[str, int] = {}
     return re.sub(
-        r'"p\d{4,}"',
-        lambda found: f'"p{numbers.setdefault(found[0], len(numbers))}"',
+        r'("(?:root_)?id": "p)(\d{4,}")',
+        lambda found: f'{found[1]}{numbers.setdefault(found[2], len(numbers))}"',
         text.replace("<", "\\u003c"),
     )
 

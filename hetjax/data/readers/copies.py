@@ -135,12 +135,18 @@ def load_or_write(
 
 
 def _fingerprint(paths: Iterable[Path]) -> str:
-    """A hash of the paths, sizes and times of these files, in their order."""
+    """A hash of the names, sizes and times of these files, in their order.
+
+    Names begin at the folder of all, whose own name may be written in several ways.
+    """
     digest = hashlib.sha256()
-    for path in paths:
+    names = [os.path.abspath(path) for path in paths]
+    start = len(os.path.commonpath(map(os.path.dirname, names))) if names else 0
+    for path in map(Path, names):
         with reading(path):
             found = os.stat(path)
-        entry = json.dumps([str(path), found.st_size, found.st_mtime_ns])
+        times = found.st_mtime_ns, found.st_ctime_ns
+        entry = json.dumps([str(path)[start:], found.st_size, times])
         digest.update(entry.encode() + b"\n")
     return digest.hexdigest()
 
@@ -164,7 +170,8 @@ def _write(
 ) -> None:
     """Write the copy whole, or not at all; the lock must be held."""
     partial = Path(f"{place}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
+    for left_over in (partial, f"{partial}.old"):  # by a killed process
+        shutil.rmtree(left_over, ignore_errors=True)
     partial.mkdir()
     try:
         facts = write(partial)
@@ -174,10 +181,15 @@ def _write(
             path.name: [path.stat().st_size, _checksums(path, range(_blocks(path)))]
             for path in partial.iterdir()
         }
+        for name in files:  # before the renaming; otherwise a crash may leave holes
+            with (partial / name).open("rb") as file:
+                os.fsync(file.fileno())
         text = json.dumps({"sources": fingerprint, "files": files, "facts": facts})
         (partial / ABOUT).write_text(f"{zlib.crc32(text.encode())}\n{text}")
-        shutil.rmtree(place, ignore_errors=True)  # damaged, or of other sources
+        if place.exists():  # damaged, or of other sources; another process may read it
+            place.rename(f"{partial}.old")
         partial.rename(place)
+        shutil.rmtree(f"{partial}.old", ignore_errors=True)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

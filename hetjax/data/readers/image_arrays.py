@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetjax.arguments import checked
+from hetjax.arguments import checked, shown
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.readers import DataError, reading
 from hetjax.data.readers.text_files import find, opened
@@ -51,19 +51,20 @@ def read_idx(path: str | PathLike) -> np.ndarray:
             f"{content[3]} axes; fetch the file again"
         )
     shape = tuple(np.frombuffer(content[4:header], ">u4").tolist())
+    found = f"{shown(list(shape))} of {dtype.name}"
     promised = header + math.prod(shape) * dtype.itemsize
     if len(content) != promised:
         problem = "truncated" if len(content) < promised else "has trailing bytes"
         raise DataError(
             f"{path}: {problem}: {len(content)} bytes, but its header promises "
-            f"{promised}, for {list(shape)} of {dtype.name}; fetch the file again"
+            f"{promised}, for {found}; fetch the file again"
         )
     try:
         array = np.frombuffer(content, dtype, offset=header).reshape(shape)
     except ValueError as error:  # too many axes, or an empty array with too long ones
         raise DataError(
-            f"{path}: its header promises {list(shape)} of {dtype.name}, which cannot "
-            f"be an array ({error}); fetch the file again"
+            f"{path}: its header promises {found}, which cannot be an array ({error}); "
+            "fetch the file again"
         ) from None
     return array.astype(dtype.newbyteorder("="))
 

@@ -21,7 +21,7 @@ from hetjax.data.readers.text_files import unsuffixed
 from hetjax.recipes import by_name
 
 _QUERY = re.compile(rb"qid:\d+")
-_INTEGER = re.compile(rb"[+-]?\d+")
+_INTEGER = re.compile(rb"[+-]?0*\d{1,19}")
 _EXACT = 2**53  # float64 represents all integers below this one
 _SHOWN = 10  # labels in a note, at most
 

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from hetjax.data.readers import DataError, reading
 
 CHUNK = 1 << 20  # [bytes] of text converted to numbers at a time
+LONGEST_LINE = 1 << 26  # [bytes], so that a binary file does not fill the memory
 LARGE = 32_000_000  # [bytes] of a file that takes a noticeable time to read
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 SUFFIXES = ("", ".gz", ".bz2", ".xz", ".zst")  # of files that `opened` reads
@@ -73,7 +74,10 @@ def chunks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
     with opened(path) as file:
         first_line = 1
         while text := file.read(CHUNK):
-            text += file.readline()
+            text += file.readline(LONGEST_LINE)
+            if len(text) - text.rfind(b"\n", 0, -1) > LONGEST_LINE:
+                line = first_line + text.count(b"\n", 0, -1)
+                raise DataError(f"{path}:{line}: line too long to be data")
             if first_line == 1:
                 text = text.removeprefix(BYTE_ORDER_MARK)
             lines = text.replace(b"\r\n", b"\n").removesuffix(b"\n").split(b"\n")

@@ -167,7 +167,8 @@ def _read(paths: tuple[Path, Path], first_index: int) -> Dataset:
 def _read_header(path: Path) -> _Header | None:
     """The first line as a header if it is three integers; None if it is a row."""
     with text_files.opened(path) as file:
-        line = file.readline().removeprefix(text_files.BYTE_ORDER_MARK)
+        line = file.readline(text_files.LONGEST_LINE)
+    line = line.removeprefix(text_files.BYTE_ORDER_MARK)
     found = _HEADER.fullmatch(line)
     if not found:
         words = line.decode(errors="replace").split()

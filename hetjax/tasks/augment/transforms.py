@@ -1,7 +1,6 @@
 """Flips, colors and normalization, by dm-pix; checks that all transforms share."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Annotated, Any
 
 import dm_pix
@@ -52,9 +51,8 @@ def flip(probability: Share = 0.5) -> Transform:
 
     def apply(key: jax.Array, x: jax.Array) -> jax.Array:
         check_images("flip", x)
-        mirror = partial(dm_pix.random_flip_left_right, probability=float(probability))
-        y = jax.vmap(mirror)(jax.random.split(key, len(x)), jnp.asarray(x))
-        return jnp.asarray(y)
+        chosen = jax.random.bernoulli(key, float(probability), (len(x), 1, 1, 1))
+        return jnp.where(chosen, x[:, :, ::-1], x)
 
     return apply
 

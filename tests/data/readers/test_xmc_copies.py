@@ -1,6 +1,7 @@
 """Parsed copies equal the text, also if it changes or several processes read it."""
 
 import multiprocessing
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -116,10 +117,27 @@ def test_copies_are_used_as_arrays_in_memory_are(folder, cache):
     same(read_folder(folder, cache=cache), read_folder(folder, cache=False))
 
 
+def rewrite(path):
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    path.write_bytes(OTHER)
+    os.utime(path, ns=times)
+
+
 CHANGES = {
     "size": lambda path: path.write_bytes(TRAIN.replace(b"2:4", b"2:44")),
     "content": lambda path: path.write_bytes(OTHER),
+    "content, not its time": rewrite,
 }
+
+
+def test_a_copy_is_found_however_the_path_is_written(
+    folder, cache, parsed, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(folder)
+    (tmp_path / "link").symlink_to(folder, target_is_directory=True)
+    for written in (folder, ".", tmp_path / "link", folder / ".." / folder.name):
+        read_folder(written, cache=cache)
+    assert parsed == BOTH
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -194,3 +194,12 @@ def test_files_without_any_label_or_feature_are_named(tmp_path):
         read_xmc(no_label, no_label)
     with pytest.raises(DataError, match="b.txt: there are no features"):
         read_xmc(no_feature, no_feature)
+
+
+@pytest.mark.parametrize("content", [GOOD + "1" * 5000 + "\n" + GOOD, "1" * 5000])
+def test_an_endless_line_does_not_fill_memory(read, monkeypatch, content):
+    monkeypatch.setattr(text_files, "CHUNK", 16)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 1000)
+    line = 1 + content.count("\n", 0, 3000)
+    with pytest.raises(DataError, match=f"train.txt:{line}: line too long"):
+        read(content)
