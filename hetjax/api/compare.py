@@ -110,6 +110,8 @@ def compare(
     if resume == "must" and out is None:
         raise ValueError('resume="must": pass out, the folder of the runs to continue')
     _ = Checkpoint(out or ".", every=every)  # which checks `every`
+    if out is None and every != EVERY:
+        raise ValueError(f"every={every!r}: pass a folder as out=, too")
     checkpointing_of = partial(_checkpointing, out, every, resume)
     config = RunConfig(
         seconds=max(seconds.values(), default=1.0),  # none: an error says so below

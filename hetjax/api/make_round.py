@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hetjax import tree
-from hetjax.arguments import checked
+from hetjax.arguments import Count, checked
 from hetjax.data.batching import Batch
 from hetjax.engine.programs.merge_functions import applied
 from hetjax.engine.programs.task_programs import Programs, step_key
@@ -42,7 +42,7 @@ class RoundFunctions(NamedTuple):
 
 
 @checked
-def make_round(task: Task, strategy: Strategy, *, workers: int) -> RoundFunctions:
+def make_round(task: Task, strategy: Strategy, *, workers: Count) -> RoundFunctions:
     """Return a strategy's bulk-synchronous round as pure functions, without a machine.
 
         init(key, params=None) -> state

@@ -20,9 +20,9 @@ SILENCE = 60.0  # [s] of the host between two lines, at most
 _PERIOD = 0.5  # [s] between two readings of the clock
 _TENTH = 0.1 * (1 - 1e-9)  # of the whole, between two lines; sums of steps are rounded
 _BAR = "{desc} {percentage:3.0f}%|{bar}| {n:.3g}/{total:.3g}{unit} [{elapsed}<"
-_BAR += "{remaining}, {rate_fmt}{postfix}]"
+_BAR += "{remaining}, {rate_noinv_fmt}{postfix}]"
 _LINE = "{percentage:3.0f} %, {desc}{postfix}"
-_RATE = ", {rate_fmt}, {remaining} left"
+_RATE = ", {rate_noinv_fmt}, {remaining} left"
 
 
 class ProgressBar:
@@ -130,7 +130,6 @@ class _LineByLine:
     def write(self, text: str) -> None:
         """Print a text without the control characters and spaces around it."""
         if text := text.strip("\r\n").rstrip():
-            text = text.replace("s/ ", "s per ")  # a rate below 1, and a unit
             print(text, file=sys.stderr, flush=True)
 
 

@@ -13,6 +13,7 @@ from hetjax.arguments import Count, as_kind, shown
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import FEW, num_held_out
 from hetjax.machine import Machine, RunEnded, SimulatedClock
+from hetjax.machine.merge_tree import flat
 from hetjax.merge.types import Merge
 from hetjax.sampling import Sampler
 from hetjax.schedule import Policy
@@ -31,6 +32,7 @@ def check_strategies(strategies: Any, num_examples: int) -> None:
     for name, strategy in strategies.items():
         if not isinstance(name, str):
             raise ValueError(f"strategies has the key {name!r}: pass names, as strings")
+        as_kind(f"strategies[{name!r}]", strategy, Strategy)
         check_strategy(name, strategy, num_examples)
 
 
@@ -101,3 +103,8 @@ def _check_parts(name: str, strategy: Strategy) -> None:
             raise ValueError(
                 f"{name}: {part} is {shown(value)}, not a {kind.__name__}{call}"
             )
+    if len(merges) > 1 and strategy.policy.topology is flat:
+        raise ValueError(
+            f"{name}: it has {len(merges)} merges, but its policy has one level: pass "
+            "one merge, or a policy for a tree, such as hetjax.schedule.hierarchical"
+        )

@@ -7,7 +7,7 @@ from typing import Literal
 from hetjax.api.progress import ProgressBar
 from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
-from hetjax.api.value_checks import NumEvals, Resume
+from hetjax.api.value_checks import NumEvals, Resume, check_folder
 from hetjax.arguments import Count, Positive, Seed, checked
 from hetjax.callbacks import OnEval
 from hetjax.checkpoint.settings import EVERY, Checkpoint
@@ -113,7 +113,10 @@ def train(
     Errors: a ValueError that names the argument, before anything is compiled, for a
     request that cannot be met.
     """
+    if checkpoint is None and every != EVERY:
+        raise ValueError(f"every={every!r}: pass the folder as checkpoint=, too")
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        check_folder("checkpoint", checkpoint)
         checkpoint = Checkpoint(checkpoint, every=every)
     config = RunConfig(
         seconds=seconds,

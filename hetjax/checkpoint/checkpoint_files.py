@@ -19,6 +19,7 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Sequence
+from errno import EIO, ENOENT
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,7 +107,11 @@ def read(path: Path, *, document_alone: bool = False) -> tuple[Any, list[np.ndar
             dtypes = () if document_alone else enumerate(about["dtypes"], 1)
             arrays = [file[f"arr_{i}"].view(np.dtype(dtype)) for i, dtype in dtypes]
         return about["document"], arrays
+    except MemoryError:
+        raise
     except Exception as error:  # zipfile's, NumPy's and JSON's have no common type
+        if isinstance(error, OSError) and error.errno not in (None, EIO, ENOENT):
+            raise  # such as too many open files: it can be read later
         raise Damaged(f"{path}: {first_line(error)}") from error
 
 

@@ -5,6 +5,7 @@ is an error, and each dataclass checks its own numbers and strings.
 """
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -62,6 +63,9 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
     return value  # a number or a string, which its dataclass checks
 
 
+_hints = functools.cache(typing.get_type_hints)
+
+
 def _decode_record(kind: Any, value: Any, where: str) -> Any:
     """Decode a dataclass field by field."""
     _expect(isinstance(value, dict), f"an object (a {kind.__name__})", value, where)
@@ -73,7 +77,7 @@ def _decode_record(kind: Any, value: Any, where: str) -> Any:
     for name, field in fields.items():
         if name not in value and field.default is dataclasses.MISSING:
             raise ValueError(f"{_inside(where, name)}: missing; {known}")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     decoded = {k: _decode(hints[k], v, _inside(where, k)) for k, v in value.items()}
     try:
         return kind(**decoded)

@@ -51,7 +51,8 @@ def sweep(
         try:
             strategy = make(**values)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{name}: {error}") from error
+            place = "" if str(error).startswith(f"{name}:") else f"{name}: "
+            raise ValueError(f"{place}{error}") from error
         if not isinstance(strategy, Strategy):
             raise ValueError(f"{name}: base returned {strategy!r}, not a Strategy")
         recorded = _recorded(strategy.settings, chosen, values)

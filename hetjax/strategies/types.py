@@ -137,7 +137,15 @@ def factory(make: Callable[Arguments, Strategy]) -> Callable[Arguments, Strategy
 
     @functools.wraps(make)
     def made(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Strategy:
-        given = signature.bind(*args, **kwargs)
+        try:
+            given = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            wrong = [name for name in kwargs if name not in signature.parameters]
+            raise TypeError(
+                f"{make.__name__}: "
+                + (f"there is no argument {wrong[0]}" if wrong else str(error))
+                + f"; the arguments, by name, are {', '.join(signature.parameters)}"
+            ) from None
         given.apply_defaults()
         strategy = make(*args, **kwargs)
         own = settings(given.arguments) | strategy.settings

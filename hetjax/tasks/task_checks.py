@@ -85,7 +85,18 @@ def check_task(task: Task, data: Dataset, batch_size: int) -> None:
     params, model_state = trainable_shapes(task)
     size = max(2, batch_size)  # with one example, [1] and [B] are the same shape
     train, test = batch_of(data.train, size), batch_of(data.test, size)
-    _check_losses(_losses(task, params, model_state, train), len(train.weight))
+    try:
+        losses = _losses(task, params, model_state, train)
+    except TypeError as error:  # of JAX, whose message says nothing of tasks and data
+        x, why = (
+            jax.tree.map(_describe, train.x),
+            str(error).splitlines()[0].rstrip("."),
+        )
+        raise ValueError(
+            f"the task's loss fails on a batch of {data.name}, x {x}: {why}; was the "
+            "task made for other data?"
+        ) from error
+    _check_losses(losses, len(train.weight))
     values = jax.eval_shape(task.metrics, params, model_state, test)
     _check_metrics(values, task, len(test.weight))
 

@@ -58,7 +58,10 @@ WRONG = [
     ({"num_evals": 1.5}, "num_evals=1.5"),
     ({"target": NAN}, "target=nan"),
     ({"table": [averaging()]}, "strategies must be a dictionary"),
-    ({"table": {"a": averaging().policy}}, "a=<a Policy>: pass a Strategy"),
+    (
+        {"table": {"a": averaging().policy}},
+        r"strategies\['a'\]=<a Policy>: pass a Strategy",
+    ),
     (
         {"table": {"a": averaging(), "b": averaging(learning_rate=-1.0)}},
         "b: learning_rate=-1.0",

@@ -238,6 +238,14 @@ def test_what_a_round_refuses(batches, options, message):
         round(init(jax.random.key(0)), batches, **options)
 
 
+def test_a_round_has_workers():
+    strategy = hj.local_sgd(batch_size=4, learning_rate=0.1)
+    with pytest.raises(
+        ValueError, match="workers=0: pass a whole number of at least 1"
+    ):
+        hj.make_round(least_squares(), strategy, workers=0)
+
+
 def test_a_round_without_steps_changes_no_model():
     strategy = hj.local_sgd(batch_size=4, learning_rate=0.1)
     init, round, model = hj.make_round(least_squares(), strategy, workers=2)

@@ -234,7 +234,7 @@ def test_a_run_with_settings_equals_one_of_such_a_strategy(problem, name, settin
         (
             "sma",
             {"nothing": 1.0},
-            "nothing as a setting of a run: .*unexpected keyword",
+            "nothing as a setting of a run: .*there is no argument",
         ),
         (
             "adaptive_sgd",

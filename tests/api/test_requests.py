@@ -104,6 +104,12 @@ TRAIN = [
     ),
     ({"strategy": averaging()._replace(batch_size=0)}, "batch_size=0: pass a whole"),
     ({"strategy": averaging()._replace(batch_size="8")}, "batch_size='8': pass a"),
+    (
+        {"strategy": averaging()._replace(merge=(hj.merge.average(),) * 2)},
+        "it has 2 merges, but its policy has one level",
+    ),
+    ({"every": "5 evals"}, "every='5 evals': pass the folder as checkpoint="),
+    ({"checkpoint": __file__}, "checkpoint=.*: this is a file; pass a folder"),
     ({"on_eval": 3}, "on_eval=3: pass a function or a sequence of functions"),
     ({"on_nan": "restart"}, "on_nan='restart': choose one of stop, reset or None"),
     ({"on_lost_worker": None}, "on_lost_worker=None: choose one of continue, stop"),
@@ -114,7 +120,7 @@ TRAIN = [
 ]
 COMPARE = [
     ({"strategies": "sma"}, "strategies must be a dictionary"),
-    ({"strategies": {"a": "sma"}}, "a='sma': pass a Strategy"),
+    ({"strategies": {"a": "sma"}}, r"strategies\['a'\]='sma': pass a Strategy"),
     ({"strategies": {3: averaging()}}, "strategies has the key 3: pass names"),
     ({"seeds": 2.5}, "seeds=2.5: pass a whole number from 1 to 10000 or a seq"),
     ({"seeds": NAN}, "seeds=nan"),
@@ -124,14 +130,15 @@ COMPARE = [
     ({"seeds": -1}, "seeds=-1: pass a whole number from 1 to 10000"),
     ({"seeds": 10_000_000}, "seeds=10000000: pass a whole number from 1 to 10000"),
     ({"seeds": range(10**12)}, r"seeds=range\(0, 1000000000000\): pass a whole"),
-    ({"seeds": (0, 1.5)}, "seeds=\(0, 1\.5\): pass a whole number"),
+    ({"seeds": (0, 1.5)}, r"seeds=\(0, 1\.5\): pass a whole number"),
     ({"learning_rates": 0.1}, "learning_rates=0.1: pass a sequence of numbers above 0"),
     (
         {"learning_rates": ("0.1",)},
-        "learning_rates=\('0.1',\): pass a sequence of numbers",
+        r"learning_rates=\('0.1',\): pass a sequence of numbers",
     ),
-    ({"learning_rates": (INF,)}, "learning_rates=\(inf,\)"),
+    ({"learning_rates": (INF,)}, r"learning_rates=\(inf,\)"),
     ({"tune": None}, "tune=None: choose one of common, each"),
+    ({"every": "5 evals"}, "every='5 evals': pass a folder as out="),
     ({"on_history": 3}, "on_history=3: pass a function"),
     (
         {"traces": __file__},

@@ -192,5 +192,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(ValueError, match="/file': this is a file; pass a folder"):
         train(tmp_path / "file")
+    with pytest.raises(OSError, match="file"):
+        train(tmp_path / "file" / "inside")

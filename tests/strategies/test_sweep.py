@@ -101,7 +101,7 @@ def test_functions_that_return_strategies():
         (hj.sma(**BASE), {"local_steps": 3}, "is 3: pass a list"),
         (hj.sma(**BASE), {"restart": "never"}, "is 'never': pass a list"),
         (hj.sma(**BASE), {"local_steps": [2, 2]}, "two values .* the name '2'"),
-        (hj.sma(**BASE), {"local_steps": [0]}, "local_steps=0: local_steps=0"),
+        (hj.sma(**BASE), {"local_steps": [0]}, "^local_steps=0: pass a whole number"),
         (hj.sma, {"learning_rate": [0.1]}, "also need batch_size"),
         (lambda a: a, {"a": [1]}, "a=1: base returned 1, not a Strategy"),
         (

@@ -55,6 +55,28 @@ def test_a_number_is_refused_by_name_or_trains(name):
 
 
 @pytest.mark.parametrize(
+    ("args", "given", "message"),
+    [
+        (
+            (),
+            {"batchsize": 8, "learning_rate": 0.1},
+            "is no argument batchsize; the arguments",
+        ),
+        (
+            (),
+            {"batch_size": 8, "lr": 0.1},
+            "is no argument lr; the arguments, by name, are",
+        ),
+        ((), {"learning_rate": 0.1}, "missing a required argument: 'batch_size'; the"),
+        ((8, 0.1), {}, "too many positional arguments; the arguments, by name, are"),
+    ],
+)
+def test_other_arguments_are_named_beside_those_that_there_are(args, given, message):
+    with pytest.raises(TypeError, match=f"local_sgd: .*{message}.*batch_size"):
+        hetjax.local_sgd(*args, **given)
+
+
+@pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
         ("local_sgd", {"local_steps": float("inf")}, "local_steps=inf: pass a whole"),

@@ -202,6 +202,14 @@ class OfWidth(nnx.Module):
 REFUSED = r"a batch of 2 examples of .*, x \[2, 4\] of float32: .*\(4,\) and \(5,\)"
 
 
+def test_a_task_that_was_made_for_other_data():
+    x = np.zeros((4, 3), np.float32)
+    other = from_arrays((x, np.arange(4) % 2), (x, np.arange(4) % 2))
+    task = classification(hj.models.mlp(hidden=2), dense_data())
+    with pytest.raises(ValueError, match="arrays, x .4, 3. of float32.*for other data"):
+        check_task(task, other, 4)
+
+
 def test_a_model_for_inputs_of_another_width():
     with pytest.raises(ValueError, match=REFUSED):
         classification(OfWidth(5, CLASSES, nnx.Rngs(0)), DATA)
