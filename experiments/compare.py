@@ -243,6 +243,8 @@ def names() -> list[str]:
     """The strategies' names."""
     if FLAGS.all and FLAGS["strategies"].present:
         raise ValueError("--all and --strategies: pass one of them")
+    if FLAGS["tune"].present and not FLAGS.learning_rates:
+        raise ValueError("--tune chooses among --learning_rates: pass them, too")
     twice = {n for n in FLAGS.strategies if FLAGS.strategies.count(n) > 1}
     if twice:
         raise ValueError(f"--strategies: {', '.join(sorted(twice))} is there twice")

@@ -23,7 +23,10 @@ from sphinx.util.nodes import make_refnode
 from sphinx.util.typing import stringify_annotation
 
 _LOGGER = logging.getLogger(__name__)
-KINDS = ("Count", "Whole", "Positive", "NotNegative", "Fraction", "Share")
+KINDS = (
+    *("Count", "Whole", "Seed", "HostSeed"),
+    *("Positive", "NotNegative", "Fraction", "Share", "PositiveShare"),
+)
 # (module, name) of types that signatures show by name: docs/api/index.md says what
 # they are
 TYPES = (

@@ -1,7 +1,7 @@
 """MagmaDNN's claims: synchronous and asynchronous SGD with 2 to 32 workers.
 
     HETJAX_DATA=DIR python experiments/papers/async_sgd.py          (25 minutes)
-    python experiments/papers/async_sgd.py --measure                (seconds, no data)
+    python experiments/papers/async_sgd.py --measure --quick        (seconds, no data)
     python experiments/papers/async_sgd.py --quick                  (two minutes)
 
 MagmaDNN's MLP 784-512-256-10 on MNIST (--quick: an MLP on the digits), batches of

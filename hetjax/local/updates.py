@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from hetjax import sparse
+from hetjax.arguments import Fraction, NotNegative, checked
 from hetjax.local.optimizer_steps import optimizer_step, schedule_free_step, sparse_step
 from hetjax.optimizers import (
     Optimizer,
@@ -62,11 +63,12 @@ def _no_state(params: Params) -> OptState:
     return ()
 
 
+@checked
 def sgd(
     *,
-    momentum: float = 0.0,
+    momentum: Fraction = 0.0,
     nesterov: bool = False,
-    weight_decay: float = 0.0,
+    weight_decay: NotNegative = 0.0,
     sparse_updates: bool = False,
 ) -> LocalUpdate:
     """Stochastic gradient descent, w <- w - eta (g + wd w), or with momentum
@@ -149,7 +151,8 @@ def _of_optax(tx: optax.GradientTransformation, sparse_updates: bool) -> LocalUp
 _from_optax = memoized(_of_optax)
 
 
-def heavy_ball(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdate:
+@checked
+def heavy_ball(*, momentum: Fraction, weight_decay: NotNegative = 0.0) -> LocalUpdate:
     """SGD with momentum in Polyak's original form, as in CROSSBOW's learners.
 
         v <- mu v - eta (g + wd w);   w <- w + v
@@ -183,7 +186,10 @@ def _zeros(params: Params) -> PyTree:
     return jax.tree.map(jnp.zeros_like, params)
 
 
-def eamsgd_nesterov(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdate:
+@checked
+def eamsgd_nesterov(
+    *, momentum: Fraction, weight_decay: NotNegative = 0.0
+) -> LocalUpdate:
     """Nesterov's step in the form of EAMSGD, with decay at the look-ahead point.
 
         v <- delta v;   x <- x + v;   g at x (+ wd x)
@@ -213,8 +219,9 @@ def _eamsgd_nesterov(momentum: float, weight_decay: float) -> LocalUpdate:
     return LocalUpdate(_zeros, step)
 
 
+@checked
 @memoized
-def proximal(*, proximal: float) -> LocalUpdate:
+def proximal(*, proximal: NotNegative) -> LocalUpdate:
     """SGD with a proximal term that pulls params back to the round's start (FedProx).
 
         w <- w - eta (g + mu (w - w_start))
@@ -244,9 +251,10 @@ class DecayState(NamedTuple):
     inner: OptState
 
 
+@checked
 @memoized
 def with_lr_decay(
-    local_update: LocalUpdate, decay: float, power: float = 1.0
+    local_update: LocalUpdate, decay: NotNegative, power: NotNegative = 1.0
 ) -> LocalUpdate:
     """The local update with the learning rate eta_t = eta / (1 + t decay) ** power.
 

@@ -387,6 +387,7 @@ ERRORS = {
     ),
     "a flag of other tools": (["--lr=0.1"], "did you mean --learning_rate?"),
     "plan for seconds": (["--plan", "--epochs=1"], "--plan is of all --epochs"),
+    "nothing to tune": (["--tune=each"], "--tune chooses among --learning_rates"),
     "all and some": (["--all"], "--all and --strategies: pass one of them"),
     "twice": (["--strategies=sma,sync_sgd,sma"], "--strategies: sma is there twice"),
     "plan of devices": (

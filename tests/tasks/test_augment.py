@@ -128,7 +128,10 @@ def test_the_key_decides(make):
         (lambda: augment.flip(1.5), "probability=1.5"),
         (lambda: augment.normalize(0, 0), "std=0: pass a number above 0"),
         (lambda: augment.normalize(0, (1, -1, 1)), "std="),
-        (lambda: augment.normalize(np.zeros((2, 2)), 1), r"mean is \[2, 2\]"),
+        (
+            lambda: augment.normalize(np.zeros((2, 2)), 1),
+            "mean=.*: pass a finite number or a sequence",
+        ),
     ],
 )
 def test_wrong_options_are_errors(make, message):

@@ -160,8 +160,8 @@ class Broadcast:
             recipe, shared = recipe_of(job.data), None
         except NoRecipe:
             recipe = None
-            shared = self.share(
-                key,
-                lambda: portable(job.train if rows is None else job.train.take(rows)),
-            ).shared
+            if rows is None:
+                shared = self.share(key, lambda: portable(job.train)).shared
+            else:  # for one actor, which keeps it
+                shared = self._cluster.share(portable(job.train.take(rows)))
         return DataSource(key, rows, seed, fingerprint, recipe, shared)

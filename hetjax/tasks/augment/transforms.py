@@ -13,8 +13,9 @@ from hetjax.recipes import by_name
 
 Transform = Callable[[jax.Array, jax.Array], jax.Array]
 """(key, x [B, ...]) -> x"""
-Numbers = float | Sequence[float] | np.ndarray
+Numbers = float | Sequence[float]
 Turn = Annotated[float, Bounds(-0.5, 0.5)]
+HalfTurn = Annotated[float, Bounds(0, 0.5)]
 
 
 @by_name
@@ -33,9 +34,7 @@ def chain(*transforms: Transform) -> Transform:
 
 @by_name
 @checked
-def normalize(
-    mean: Numbers, std: Positive | Sequence[Positive] | np.ndarray
-) -> Transform:
+def normalize(mean: Numbers, std: Positive | Sequence[Positive]) -> Transform:
     """(x - mean) / std, each [] or [C] for the last axis of x [B, ..., C].
 
     It takes a key, like the other transforms, and ignores it.
@@ -64,7 +63,7 @@ def color_jitter(
     brightness: NotNegative | tuple[NotNegative, NotNegative] = 0.0,
     contrast: NotNegative | tuple[NotNegative, NotNegative] = 0.0,
     saturation: NotNegative | tuple[NotNegative, NotNegative] = 0.0,
-    hue: Turn | tuple[Turn, Turn] = 0.0,
+    hue: HalfTurn | tuple[Turn, Turn] = 0.0,
     white: Positive = 255.0,
 ) -> Transform:
     """Changes brightness, contrast, saturation and hue by random amounts, in any order.
@@ -163,8 +162,6 @@ def check_ascending(what: str, pair: tuple[float, float]) -> None:
 def per_channel(what: str, values: Numbers) -> Callable[[jax.Array], jax.Array]:
     """Return a function of x [..., C]: numbers [] or [C] with its rank and dtype."""
     array = np.asarray(values, np.float32)
-    if array.ndim > 1:
-        raise ValueError(f"{what} is {list(array.shape)}: pass a number, or [C]")
 
     def fitted(x: jax.Array) -> jax.Array:
         if array.ndim and len(array) != x.shape[-1]:
