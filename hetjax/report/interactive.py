@@ -60,14 +60,15 @@ def as_json(plots: dict[str, Any]) -> str:
     """Plots by the id of their place on the page, for `Bokeh.embed.embed_item`.
 
     Bokeh numbers its objects by process; here they are numbered by page, so that the
-    same comparison gives the same bytes. The text has no "<", which could end a script.
+    same comparison gives the same bytes. The text has no "<", which could end a script,
+    and no "$$", for which Bokeh would fetch a renderer of formulas from the network.
     """
     text = json.dumps({place: json_item(plot) for place, plot in plots.items()})
     numbers: dict[str, int] = {}
     return re.sub(
         r'("(?:root_)?id": "p)(\d{4,}")',
         lambda found: f'{found[1]}{numbers.setdefault(found[2], len(numbers))}"',
-        text.replace("<", "\\u003c"),
+        text.replace("<", "\\u003c").replace("$$", "$\\u200b$"),
     )
 
 
