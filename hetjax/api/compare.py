@@ -107,11 +107,10 @@ def compare(
     seconds = seconds_of(seconds, strategies, learning_rates)
     check_folder("traces", traces)
     check_folder("out", out)
-    if resume == "must" and out is None:
-        raise ValueError('resume="must": pass out, the folder of the runs to continue')
     _ = Checkpoint(out or ".", every=every)  # which checks `every`
-    if out is None and every != EVERY:
-        raise ValueError(f"every={every!r}: pass a folder as out=, too")
+    if out is None and (resume == "must" or every != EVERY):
+        given = f"every={every!r} and resume={resume!r}"
+        raise ValueError(f"{given}: pass out, the folder of the runs, too")
     checkpointing_of = partial(_checkpointing, out, every, resume)
     config = RunConfig(
         seconds=max(seconds.values(), default=1.0),  # none: an error says so below

@@ -138,7 +138,7 @@ COMPARE = [
     ),
     ({"learning_rates": (INF,)}, r"learning_rates=\(inf,\)"),
     ({"tune": None}, "tune=None: choose one of common, each"),
-    ({"every": "5 evals"}, "every='5 evals': pass a folder as out="),
+    ({"every": "5 evals"}, "every='5 evals' and .*: pass out, the folder of the runs"),
     ({"on_history": 3}, "on_history=3: pass a function"),
     (
         {"traces": __file__},
