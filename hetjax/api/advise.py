@@ -94,6 +94,10 @@ class Advice(Tabular):
             worth = more.seconds_to_target < one.seconds_to_target
             times = distinct([more.seconds_to_target, one.seconds_to_target])
             said = f"{times[0]} s to {self.target:g} against {times[1]} s"
+            if min(more.seconds_to_target, one.seconds_to_target) == math.inf:
+                return (
+                    f"neither {_named(more)} nor {_named(one)} reaches {self.target:g}"
+                )
         answer = "worth it" if worth else "not worth it"
         return f"{_named(more)} against {_named(one)}: {said}: {answer}"
 

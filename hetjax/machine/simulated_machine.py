@@ -187,6 +187,10 @@ class Machine:
             names.add(worker.name)
 
     def _check_links(self) -> None:
+        if not isinstance(self.links, dict):
+            raise ValueError(
+                f"links={self.links!r}: pass a dictionary, {{'': Link(...)}}"
+            )
         if "" not in self.links:
             raise ValueError('links has no root link: add one with the key ""')
         places = {

@@ -4,6 +4,7 @@ import pytest
 from tiny_runs import counting_data, counting_task, nothing_compiled
 
 import hetjax as hj
+from hetjax.api.advise import Advice, Choice
 from hetjax.api.calibrate import MOST_ROUNDS, MOST_STEPS
 
 NAN, INF = float("nan"), float("inf")
@@ -76,3 +77,22 @@ def test_the_loss_of_advice_is_one_of_each_example():
     machine = hj.machine.preset("uniform:2")
     with pytest.raises(ValueError, match="not their mean"):
         hj.advise(mean, counting_data(), machine, batch_size=4, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict"),
+    [
+        ((1.0, 2.0), "sma on a + b against sma on a: 1 s to 0.9 against 2 s: worth it"),
+        (
+            (2.0, 1.0),
+            "sma on a + b against sma on a: 2 s to 0.9 against 1 s: not worth it",
+        ),
+        ((INF, INF), "neither sma on a + b nor sma on a reaches 0.9"),
+    ],
+)
+def test_the_verdict_says_whether_more_workers_are_worth_it(seconds, verdict):
+    several, one = (
+        Choice("sma", w, 1.0, 0.1, 0.5, s, 0.9, 0.9, {})
+        for w, s in zip((("a", "b"), ("a",)), seconds, strict=True)
+    )
+    assert Advice((several, one), 0.9, "accuracy", "m").verdict == verdict

@@ -169,6 +169,7 @@ def test_invalid_numbers(field, build, bad):
         (r"place=.*: pass a sequence of strings", lambda: worker(place=(3,))),
         ("at least one worker", lambda: Machine("m", (), {"": LINK})),
         ("two workers have the name 'a'", lambda: machine(worker(), worker())),
+        ("links=Link.*: pass a dictionary", lambda: Machine("m", (worker(),), LINK)),
         ("no root link", lambda: Machine("m", (worker("a", ("n",)),), {"n": LINK})),
         (
             "below the link 'nod'; places are: '', 'n'",
