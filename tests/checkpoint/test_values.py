@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -106,6 +106,7 @@ values = st.recursive(
 )
 
 
+@settings(max_examples=60)
 @given(values)
 def test_values_come_back_with_types_and_bits(value):
     assert same(again(value), value)

@@ -317,7 +317,10 @@ ERRORS = {
     ),
     "learning_rates": (["--learning_rates=0.1,-1"], "learning_rates=[0.1, -1.0]"),
     "rates in words": (["--learning_rates=0.1,low"], "--learning_rates=0.1,low"),
-    "tune": (["--tune=all"], "tune='all': choose one of common, each"),
+    "tune": (
+        ["--tune=all", "--learning_rates=0.1"],
+        "tune='all': choose one of common, each",
+    ),
     "hidden": (["--hidden=0"], "--hidden=0: pass a number from 1 to 1,000,000"),
     "noise": (["--noise=-0.1"], "noise=-0.1: pass a number from 0 to 3"),
     "batch": (["--batch_size=100000"], "a batch of 100000 is larger than the"),

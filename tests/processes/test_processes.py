@@ -103,10 +103,23 @@ def test_without_the_package_that_jax_needs_a_process_is_alone(monkeypatch):
         assert bootstrap.find_place(PODS) is None
 
 
-def test_a_cluster_whose_processes_jax_does_not_find_is_an_error(monkeypatch):
-    monkeypatch.setattr(bootstrap, "find_place", lambda environment: {})
-    with pytest.raises(ConnectionError, match=f"of this cluster .*: set {NAMES}"):
-        bootstrap.join(timeout=2, heartbeat=10)
+LOST = """
+from hetjax.processes import bootstrap
+bootstrap.find_place = lambda environment: {}  # as if JAX could find its processes
+try:
+    bootstrap.join(timeout=2, heartbeat=10)
+except ConnectionError as error:
+    print(error)
+"""
+
+
+def test_a_cluster_whose_processes_jax_does_not_find_is_an_error():
+    command = [sys.executable, "-c", LOST]
+    found = subprocess.run(
+        command, env=PLAIN, capture_output=True, text=True, check=True
+    )
+    message = f"does not find the processes of this cluster .*: set {NAMES}"
+    assert re.search(message, found.stdout)
 
 
 JOIN = """

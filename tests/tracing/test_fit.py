@@ -28,7 +28,7 @@ from hetjax.tracing.trace import Trace
 
 PROBES = calibration_rounds(batch_sizes=(16, 32, 64), local_steps=(1, 8), repeats=5)
 LINKS = {"": Link(latency=0.01, bandwidth=1e18, topology="central")}
-LAWS = settings(max_examples=25, deadline=None, derandomize=True)
+LAWS = settings(max_examples=15, deadline=None, derandomize=True)
 # of a clock's sums, and of a least squares problem with 4 unknowns
 ROUNDING = 1e-8
 
