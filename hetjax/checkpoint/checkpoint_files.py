@@ -14,6 +14,7 @@ replicas. All take snapshots at the same moments, under the same numbers; the ru
 continues from the newest number that all of them have.
 """
 
+import io
 import json
 import os
 import re
@@ -32,6 +33,7 @@ from hetjax.recipes import NoRecipe
 Gather = Callable[[str, Any], list[Any]]
 """gather(name, value) -> the values of all processes, as JSON returns them."""
 LOCK = "lock"
+_AT_ONCE = 1 << 26  # [bytes]
 VERSION = 4  # of the state and the settings of a run
 
 
@@ -52,6 +54,30 @@ class FoundCheckpoint(NamedTuple):
 def gather_alone(name: str, value: Any) -> list[Any]:
     """The `Gather` of a single process."""
     return [value]
+
+
+class _PassingCache(io.BufferedWriter):
+    """A file that does not fill the system's cache, which costs more than writing.
+
+    On a virtual machine, fresh pages for 1.6 GB took 3 s of a processor.
+    """
+
+    _waiting = 0  # bytes that are not on the disk
+
+    def write(self, data: Any) -> int:
+        """Write bytes, and every 64 MB bring them to the disk."""
+        self._waiting += super().write(data)
+        if self._waiting >= _AT_ONCE:
+            self.to_disk()
+        return len(data)
+
+    def to_disk(self) -> None:
+        """Wait until everything is on the disk, and let the cache forget it."""
+        self.flush()
+        os.fsync(self.fileno())
+        if hasattr(os, "posix_fadvise"):  # on Linux
+            os.posix_fadvise(self.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        self._waiting = 0
 
 
 def checkpoint_path(folder: Path, number: int) -> Path:
@@ -80,10 +106,9 @@ def write(path: Path, document: Any, arrays: Sequence[np.ndarray]) -> None:
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
 
     def save(partial: Path) -> None:
-        with partial.open("wb") as file:
+        with _PassingCache(io.FileIO(partial, "wb")) as file:
             np.savez(file, text, *arrays)
-            file.flush()
-            os.fsync(file.fileno())
+            file.to_disk()
 
     write_whole(path, save)
     number = os.open(path.parent, os.O_RDONLY)

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 import warnings
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from hetjax.checkpoint.checkpoint_files import (
 from hetjax.checkpoint.settings import Checkpoint
 from hetjax.checkpoint.values import Encoder, decode
 from hetjax.checkpointable import backup_path
+
+Memory = dict[Any, list[np.ndarray]]  # arrays of earlier copies, by shape and dtype
 
 
 class CheckpointManager:
@@ -60,6 +63,8 @@ class CheckpointManager:
         self._own_problem = ""  # why it must end, in this process
         self._replaced: list[Path] = []  # by the next checkpoint, whatever `keep` is
         self._tried = False  # whether decoding the values was tried
+        # of the last snapshot, for the next one: fresh memory takes longer than copies
+        self._memory: Memory = defaultdict(list)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = filelock.FileLock(self.folder / LOCK)
         try:
@@ -128,7 +133,7 @@ class CheckpointManager:
         if not self._is_alone:
             self._compare()
         self._last = time.monotonic(), evals
-        return Snapshot(self)
+        return Snapshot(self, self._memory)
 
     def _compare(self) -> None:
         """Find the newest common checkpoint, and whether any process must end."""
@@ -148,10 +153,13 @@ class CheckpointManager:
                     f"{name} cannot be read from a checkpoint: {first_line(error)}"
                 ) from error
         self._tried = True
+        self._memory.clear()  # those of arrays that there are no more
 
         def work() -> None:
             if self._write(values, arrays):
                 self._delete_old(self._checkpoint.keep)
+            for array in arrays:
+                self._memory[array.shape, array.dtype].append(array)
 
         # not a daemon: a process that exits waits for its last checkpoint
         self._writer = threading.Thread(target=work, name=f"hetjax {self.folder.name}")
@@ -234,9 +242,13 @@ class CheckpointManager:
 class Snapshot:
     """A snapshot in progress: JSON data, and copies of all arrays on the host."""
 
-    def __init__(self, manager: Any):
-        """`manager.write(values, arrays)` is called with the complete snapshot."""
+    def __init__(self, manager: Any, memory: Memory | None = None):
+        """`manager.write(values, arrays)` is called with the complete snapshot.
+
+        `memory`: arrays that are written over, if they have the shapes of the copies.
+        """
         self._manager, self._encoder = manager, Encoder()
+        self._memory = {} if memory is None else memory
         self.values: dict[str, Any] = {}
         self.arrays: list[np.ndarray] = []
 
@@ -247,7 +259,14 @@ class Snapshot:
         for array in new:
             if isinstance(array, jax.Array):
                 array.copy_to_host_async()  # start all transfers from a GPU first
-        self.arrays += map(np.array, new)
+        self.arrays += map(self._copy, new)
+
+    def _copy(self, array: Any) -> np.ndarray:
+        """Copy an array, into the memory of the last snapshot if it had one like it."""
+        free = self._memory.get((array.shape, array.dtype))
+        copy = free.pop() if free else np.empty(array.shape, array.dtype)
+        np.copyto(copy, array)
+        return copy
 
     def commit(self) -> None:
         """Write the snapshot, in a thread."""

@@ -12,7 +12,15 @@ from small_runs import full
 
 from experiments.benchmarks.reliability_damage import flip, set_version, truncate
 from hetjax.checkpoint import checkpoint_files
-from hetjax.checkpoint.checkpoint_files import Damaged, checkpoint_path, find
+from hetjax.checkpoint.checkpoint_files import (
+    Damaged,
+    checkpoint_path,
+    find,
+    numbers_in,
+    read,
+)
+from hetjax.checkpoint.checkpoint_manager import CheckpointManager
+from hetjax.checkpoint.settings import Checkpoint
 
 ARRAYS = [
     np.arange(5, dtype=np.float32),
@@ -133,3 +141,19 @@ def test_a_path_on_another_file_system(tmp_path):
         same(checkpoint_files.read(path))
     finally:
         shutil.rmtree(folder)
+
+
+def test_a_snapshot_is_written_over_the_memory_of_the_last_one(tmp_path):
+    manager = CheckpointManager(Checkpoint(tmp_path, keep=9), {})
+    own, seen = [np.arange(4.0), np.arange(4), np.ones((2, 2))], []
+    for k in range(3):
+        snapshot = manager.begin(k, wait=True)
+        snapshot.add("arrays", [x + k for x in own])
+        seen.append({id(x) for x in snapshot.arrays})
+        snapshot.commit()
+    manager.close()
+    assert seen[0] == seen[1] == seen[2]
+    for number, k in zip(numbers_in(tmp_path), range(3), strict=True):
+        _, arrays = read(checkpoint_path(tmp_path, number))
+        for found, expected in zip(arrays, own, strict=True):
+            np.testing.assert_array_equal(found, expected + k)
