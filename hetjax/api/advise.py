@@ -91,13 +91,12 @@ class Advice(Tabular):
             said = f"{gain:.2f} x the examples/s"
             worth = gain > 1
         else:
-            worth = more.seconds_to_target < one.seconds_to_target
-            times = distinct([more.seconds_to_target, one.seconds_to_target])
+            seconds = [more.seconds_to_target, one.seconds_to_target]
+            if min(seconds) == math.inf:
+                both = f"neither {_named(more)} nor {_named(one)}"
+                return f"{both} reaches {self.target:g}"
+            worth, times = seconds[0] < seconds[1], distinct(seconds)
             said = f"{times[0]} s to {self.target:g} against {times[1]} s"
-            if min(more.seconds_to_target, one.seconds_to_target) == math.inf:
-                return (
-                    f"neither {_named(more)} nor {_named(one)} reaches {self.target:g}"
-                )
         answer = "worth it" if worth else "not worth it"
         return f"{_named(more)} against {_named(one)}: {said}: {answer}"
 

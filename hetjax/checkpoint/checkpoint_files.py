@@ -33,7 +33,7 @@ from hetjax.recipes import NoRecipe
 Gather = Callable[[str, Any], list[Any]]
 """gather(name, value) -> the values of all processes, as JSON returns them."""
 LOCK = "lock"
-_AT_ONCE = 1 << 26  # [bytes]
+_AT_ONCE = 1 << 26  # [bytes] that wait for the disk
 VERSION = 4  # of the state and the settings of a run
 
 
@@ -65,11 +65,12 @@ class _PassingCache(io.BufferedWriter):
     _waiting = 0  # bytes that are not on the disk
 
     def write(self, data: Any) -> int:
-        """Write bytes, and every 64 MB bring them to the disk."""
-        self._waiting += super().write(data)
+        """Write bytes, and now and then bring them to the disk."""
+        written = super().write(data)
+        self._waiting += written
         if self._waiting >= _AT_ONCE:
             self.to_disk()
-        return len(data)
+        return written
 
     def to_disk(self) -> None:
         """Wait until everything is on the disk, and let the cache forget it."""

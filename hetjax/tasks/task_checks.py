@@ -63,7 +63,7 @@ def outputs_of_two(model: Model, run: Forward, data: Dataset) -> Any:
         shapes = jax.eval_shape(model.init, jax.random.key(0))
         return jax.eval_shape(run.eval_outputs, *shapes, batch)
     except (TypeError, ValueError, FlaxError) as error:
-        why = next(iter(str(error).splitlines()), type(error).__name__)
+        why = _first_line(error)
         if data.sparse:
             raise ValueError(
                 f"the model fails on the sparse inputs of {data.name} ({why}): "
@@ -74,6 +74,10 @@ def outputs_of_two(model: Model, run: Forward, data: Dataset) -> Any:
         raise ValueError(
             f"the model fails on a batch of 2 examples of {data.name}, x {x}: {why}"
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def check_task(task: Task, data: Dataset, batch_size: int) -> None:
@@ -90,7 +94,7 @@ def check_task(task: Task, data: Dataset, batch_size: int) -> None:
     except TypeError as error:  # of JAX, whose message says nothing of tasks and data
         x, why = (
             jax.tree.map(_describe, train.x),
-            str(error).splitlines()[0].rstrip("."),
+            _first_line(error).rstrip("."),
         )
         raise ValueError(
             f"the task's loss fails on a batch of {data.name}, x {x}: {why}; was the "

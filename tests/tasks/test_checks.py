@@ -210,6 +210,14 @@ def test_a_task_that_was_made_for_other_data():
         check_task(task, other, 4)
 
 
+def test_a_loss_that_fails_without_a_message():
+    def loss(params, model_state, batch, key):
+        raise TypeError
+
+    with pytest.raises(ValueError, match="loss fails on a batch of .*: TypeError; was"):
+        check_task(own_task()._replace(loss=loss), dense_data(), 4)
+
+
 def test_a_model_for_inputs_of_another_width():
     with pytest.raises(ValueError, match=REFUSED):
         classification(OfWidth(5, CLASSES, nnx.Rngs(0)), DATA)

@@ -142,11 +142,11 @@ def _fingerprint(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     names = [os.path.abspath(path) for path in paths]
     start = len(os.path.commonpath(map(os.path.dirname, names))) if names else 0
-    for path in map(Path, names):
-        with reading(path):
-            found = os.stat(path)
+    for name in names:
+        with reading(Path(name)):
+            found = os.stat(name)
         times = found.st_mtime_ns, found.st_ctime_ns
-        entry = json.dumps([str(path)[start:], found.st_size, times])
+        entry = json.dumps([name[start:], found.st_size, times])
         digest.update(entry.encode() + b"\n")
     return digest.hexdigest()
 
@@ -169,8 +169,8 @@ def _write(
     write: Callable[[Path], dict[str, Any]],
 ) -> None:
     """Write the copy whole, or not at all; the lock must be held."""
-    partial = Path(f"{place}.partial")
-    for left_over in (partial, f"{partial}.old"):  # by a killed process
+    partial, old = Path(f"{place}.partial"), Path(f"{place}.partial.old")
+    for left_over in (partial, old):  # by a killed process
         shutil.rmtree(left_over, ignore_errors=True)
     partial.mkdir()
     try:
@@ -187,9 +187,9 @@ def _write(
         text = json.dumps({"sources": fingerprint, "files": files, "facts": facts})
         (partial / ABOUT).write_text(f"{zlib.crc32(text.encode())}\n{text}")
         if place.exists():  # damaged, or of other sources; another process may read it
-            place.rename(f"{partial}.old")
+            place.rename(old)
         partial.rename(place)
-        shutil.rmtree(f"{partial}.old", ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
