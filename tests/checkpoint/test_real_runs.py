@@ -20,7 +20,7 @@ from zoo import zoo
 import hetjax as hj
 from hetjax.checkpoint import checkpoint_manager
 from hetjax.machine import Cost, Link, Machine, Profile
-from hetjax.runtimes.real import step_mode_choice, wall_clock
+from hetjax.runtimes.real import wall_clock
 from hetjax.runtimes.threads import open_threads
 from hetjax.tracing import trace
 from hetjax.tracing.trace import Trace
@@ -110,7 +110,7 @@ def test_what_was_measured_stays_as_it_was_chosen(tmp_path, monkeypatch):
     """Another step mode has other last bits, and the trace names one."""
     modes = iter(["fused", "unrolled"])
     monkeypatch.setattr(
-        step_mode_choice, "choose_step_mode", lambda *given: (next(modes), {})
+        open_threads, "choose_step_mode", lambda *given: (next(modes), {})
     )
     first = train(tmp_path, "local_sgd", stop_at=4)
     last = train(tmp_path, "local_sgd")
