@@ -49,7 +49,8 @@ class Supervisor:
         self._vacant: dict[int, float] = {}  # worker -> since when [s], or -inf
         self._unresponsive: set[int] = set()  # workers that may still answer
         self._to_remove: list[str] = []  # names of lost workers, for the pool
-        self._starting: RemoteActor | None = None
+        self._is_starting = False
+        self._starting: RemoteActor | None = None  # once Ray has begun to start it
         self._retry_after: dict[int, float] = {}  # [s] by worker, after a failed start
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -77,7 +78,7 @@ class Supervisor:
         """Whether a worker may still join, so that a run without workers must wait."""
         recent = time.monotonic() - GRACE_PERIOD
         with self._lock:
-            if self._starting is not None or self._unresponsive:
+            if self._is_starting or self._unresponsive:
                 return True
             return any(t > recent for t in self._vacant.values())
 
@@ -195,9 +196,15 @@ class Supervisor:
         with self._lock:
             if self._closed.is_set():
                 return
-            actor = self._starting = pool.start(slot, spec.name)
-        ready = False
+            self._is_starting = True
+        ready, actor = False, None
         try:
+            # without the lock: Ray's call needs the thread on which it calls `lost`
+            actor = pool.start(slot, spec.name)
+            with self._lock:
+                self._starting = actor
+                if self._closed.is_set():
+                    return
             kind = wait_until_started(spec.name, slot, actor).kind
             if kind != spec.kind:
                 raise ValueError(f"it has a {kind}, not a {spec.kind}")
@@ -206,8 +213,8 @@ class Supervisor:
                 ready = not self._closed.is_set()
         finally:
             with self._lock:
-                self._starting = None
-            if not ready:
+                self._is_starting, self._starting = False, None
+            if not ready and actor is not None:
                 pool.remove(spec.name, actor)
         if not ready:
             return

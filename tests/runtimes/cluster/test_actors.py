@@ -159,6 +159,33 @@ def test_a_node_that_joins_becomes_a_worker():
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
+def test_actors_can_be_lost_while_another_one_starts(monkeypatch):
+    """Ray's start of an actor waits for the thread on which it reports dead ones."""
+    cluster, machine = three_actors()
+    last = [lost(1), joined(1), arrived(1), arrived(2)]
+    inner, made = cluster.start, []
+    init = supervisor.Supervisor.__init__
+
+    def kept(self, *args):
+        init(self, *args)
+        made.append(self)
+
+    def start(*args):
+        dead = machine.pool.actors_of([machine.workers[2].name])
+        report = threading.Thread(target=made[-1].lost, args=(2, *dead, "it is dead"))
+        report.start()
+        report.join(LONG)
+        assert not report.is_alive()
+        monkeypatch.undo()  # the actor of the lost worker starts as usual
+        return inner(*args)
+
+    monkeypatch.setattr(supervisor.Supervisor, "__init__", kept)
+    monkeypatch.setattr(cluster, "start", start)
+    with during(cluster, cluster.actors[1].kill):
+        history = real(rounds(), machine, until=last)
+    assert lost_and_joined(history, "c/cpu:0") == ["lost", "joined"]
+
+
 def test_the_last_actor_is_waited_for_and_then_lost(monkeypatch):
     """A run without workers ends when no node has room for a new process."""
     monkeypatch.setattr(supervisor, "GRACE_PERIOD", 0.5)
