@@ -213,7 +213,14 @@ def test_actors_are_killed_at_random_moments(name, times, machine):
     moments = random.Random(name)
     names = [w.name for w in machine.workers]
     chosen, at_work = watched(strategy(name))
-    killed = []
+    killed, processes = [], set()
+
+    def is_new(name):
+        """Whether a worker has a process that was not killed."""
+        try:
+            return describe(machine, name, seconds=5).process not in processes
+        except Exception:  # its actor is dead, or about to start
+            return False
 
     def kill():
         over = time.monotonic() + 240.0
@@ -227,7 +234,9 @@ def test_actors_are_killed_at_random_moments(name, times, machine):
                 continue
             os.kill(process, signal.SIGKILL)
             killed.append(victim)
-        wait_until(lambda: len(at_work) == len(names))
+            processes.add(process)
+            at_work.discard(names.index(victim))  # its loss is noticed later
+        wait_until(lambda: all(map(is_new, names)) and len(at_work) == len(names))
 
     history = run(machine, chosen, kill, seconds=400.0, ends=True)
     print("killed", killed, *history.events, sep="\n  ")
