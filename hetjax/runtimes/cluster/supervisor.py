@@ -49,8 +49,7 @@ class Supervisor:
         self._vacant: dict[int, float] = {}  # worker -> since when [s], or -inf
         self._unresponsive: set[int] = set()  # workers that may still answer
         self._to_remove: list[str] = []  # names of lost workers, for the pool
-        self._is_starting = False
-        self._starting: RemoteActor | None = None  # once Ray has begun to start it
+        self._starting = ""  # the name of the worker whose new actor is starting
         self._retry_after: dict[int, float] = {}  # [s] by worker, after a failed start
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -78,7 +77,7 @@ class Supervisor:
         """Whether a worker may still join, so that a run without workers must wait."""
         recent = time.monotonic() - GRACE_PERIOD
         with self._lock:
-            if self._is_starting or self._unresponsive:
+            if self._starting or self._unresponsive:
                 return True
             return any(t > recent for t in self._vacant.values())
 
@@ -140,8 +139,8 @@ class Supervisor:
             self._closed.set()
             starting = self._starting
         self._wake.set()
-        if starting is not None:
-            starting.kill()  # so that the thread stops waiting for it
+        if starting:
+            self._machine.pool.remove(starting)  # the thread stops waiting for it
         if self._thread.is_alive():
             self._thread.join(2 * PATIENCE)
         self._remove_lost()
@@ -196,15 +195,13 @@ class Supervisor:
         with self._lock:
             if self._closed.is_set():
                 return
-            self._is_starting = True
+            self._starting = spec.name
         ready, actor = False, None
         try:
             # without the lock: Ray's call needs the thread on which it calls `lost`
             actor = pool.start(slot, spec.name)
-            with self._lock:
-                self._starting = actor
-                if self._closed.is_set():
-                    return
+            if self._closed.is_set():  # `close` found no actor that it could end
+                return
             kind = wait_until_started(spec.name, slot, actor).kind
             if kind != spec.kind:
                 raise ValueError(f"it has a {kind}, not a {spec.kind}")
@@ -213,7 +210,7 @@ class Supervisor:
                 ready = not self._closed.is_set()
         finally:
             with self._lock:
-                self._is_starting, self._starting = False, None
+                self._starting = ""
             if not ready and actor is not None:
                 pool.remove(spec.name, actor)
         if not ready:

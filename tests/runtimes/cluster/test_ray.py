@@ -101,6 +101,14 @@ def describe(machine, name, seconds=30.0):
     return future.result(timeout=seconds)
 
 
+def process_of(machine, name):
+    """The process number of a worker's actor; None if it does not answer."""
+    try:
+        return describe(machine, name, seconds=5).process
+    except Exception:  # it is about to start, or was just killed
+        return None
+
+
 def processes_of(machine):
     """The process numbers of all actors that answer."""
     return [describe(machine, name).process for name in machine.pool.names]
@@ -213,14 +221,11 @@ def test_actors_are_killed_at_random_moments(name, times, machine):
     moments = random.Random(name)
     names = [w.name for w in machine.workers]
     chosen, at_work = watched(strategy(name))
-    killed, processes = [], set()
+    killed, gone = [], {None}
 
     def is_new(name):
         """Whether a worker has a process that was not killed."""
-        try:
-            return describe(machine, name, seconds=5).process not in processes
-        except Exception:  # its actor is dead, or about to start
-            return False
+        return process_of(machine, name) not in gone
 
     def kill():
         over = time.monotonic() + 240.0
@@ -228,13 +233,12 @@ def test_actors_are_killed_at_random_moments(name, times, machine):
             time.sleep(moments.uniform(0.0, 2.0))
             victim = moments.choice(names)
             wait_until(lambda victim=victim: victim in machine.pool.names)
-            try:
-                process = describe(machine, victim, seconds=5).process
-            except Exception:  # it is about to start, or was just killed
+            process = process_of(machine, victim)
+            if process is None:
                 continue
             os.kill(process, signal.SIGKILL)
             killed.append(victim)
-            processes.add(process)
+            gone.add(process)
             at_work.discard(names.index(victim))  # its loss is noticed later
         wait_until(lambda: all(map(is_new, names)) and len(at_work) == len(names))
 
