@@ -10,24 +10,38 @@ _FORWARD = 1 / 3  # seconds of a forward pass, as a share of a training step
 
 
 class Moves(NamedTuple):
-    """The transfers of an operation, cached because testing a Flag is slow."""
+    """What an operation does, cached because testing a Flag is slow."""
 
-    pushes: bool
+    pushes: bool  # the members' work is used now: PUSH or ACCUMULATE
     fetches: bool
     requests: bool
     delivers: bool
+    changes: bool  # there is a new version of the node's model: PUSH or APPLY
 
 
 @functools.cache
 def moves_of(op: MergeOp) -> Moves:
-    """Return the transfers of an operation."""
-    flags = (MergeOp.PUSH, MergeOp.FETCH, MergeOp.REQUEST, MergeOp.DELIVER)
-    return Moves(*(flag in op for flag in flags))
+    """Return what an operation does."""
+    return Moves(
+        pushes=bool(op & (MergeOp.PUSH | MergeOp.ACCUMULATE)),
+        fetches=MergeOp.FETCH in op,
+        requests=MergeOp.REQUEST in op,
+        delivers=MergeOp.DELIVER in op,
+        changes=bool(op & (MergeOp.PUSH | MergeOp.APPLY)),
+    )
+
+
+class Traffic(NamedTuple):
+    """The bytes that a merge moves from each of its members, and to it."""
+
+    up: int
+    down: int
 
 
 def changes_root(action: MergeAction) -> bool:
     """Whether a merge changes the run's model."""
-    return action.node == ROOT and counts_as_merge(action)
+    adds = MergeOp.ACCUMULATE in action.op and not moves_of(action.op).changes
+    return action.node == ROOT and counts_as_merge(action) and not adds
 
 
 def counts_as_merge(action: MergeAction) -> bool:

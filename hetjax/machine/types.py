@@ -62,6 +62,8 @@ class MergeOp(enum.Flag):
     SUBTRACT = enum.auto()  # the members' last gradients leave the node's sum
     CLEAR = enum.auto()  # the node's sum of gradients starts again from zero
     FORGET = enum.auto()  # the members' last gradients count as not in the node's sum
+    ACCUMULATE = enum.auto()  # what members would push enters sums; the model stays
+    APPLY = enum.auto()  # the node's model changes by what its sums hold
 
     # fast, since tables are looked up at every merge; Enum's is a Python function
     __hash__ = object.__hash__
@@ -74,6 +76,7 @@ class MergeAction(NamedTuple):
     """Merge the replicas of `members` into the state of `node`.
 
     A Merge declares the operations that it supports; the loop itself does FETCH alone.
+    APPLY alone needs no members.
     """
 
     members: tuple[int | str, ...]  # workers at rest, and nodes below this one
@@ -84,6 +87,8 @@ class MergeAction(NamedTuple):
     transfers: int = 2  # of the model over the link: there and back; 0 needs no link
     # steps since the last merge of a node that makes its own steps; else None
     server_steps: int | None = None
+    part: str = ""  # of the model, for a merge that has parts; "": the whole model
+    weight: float = 1.0  # of its members (`WorkerStats.weight`)
 
 
 class Arrival(NamedTuple):

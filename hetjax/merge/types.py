@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 
+from hetjax.machine.merge_times import Traffic
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.replica import Replica, Requires
 from hetjax.summaries import html_of, maker, two_lines
@@ -44,6 +45,12 @@ class Merge(NamedTuple):
     from_parent(state, replica) -> state           the node after the parent's merge
     ops: the operations that the merge supports
     properties: flags such as `MergeProperty.BROADCASTS`
+    traffic(params, model_state, op) -> Traffic    the bytes that a member sends and
+                                                   receives; None: whole models
+    fetch(state, replica) -> replica               what FETCH alone does; None: the
+                                                   member takes `model(state)`
+    part(name) -> merge                            of a part of the model, on the same
+                                                   state (`MergeAction.part`)
     """
 
     init: Callable[..., MergeState]
@@ -56,6 +63,9 @@ class Merge(NamedTuple):
     from_parent: Callable[[MergeState, Replica], MergeState] | None = None
     ops: MergeOp = PUSH_FETCH
     properties: MergeProperty = NO_PROPERTIES
+    traffic: Callable[[Params, ModelState, MergeOp], Traffic] | None = None
+    fetch: Callable[[MergeState, Replica], Replica] | None = None
+    part: Callable[[str], "Merge"] | None = None
 
     _repr_html_ = html_of
 

@@ -28,6 +28,7 @@ class WorkerStats(NamedTuple):
     leaves: jax.Array  # 1 for a worker; for a node, the number of workers below it
     share: jax.Array  # of the data that the member draws from, before normalization
     accuracy: jax.Array  # on held-out data if the merge requires it, else 0
+    weight: jax.Array  # by the policy (`MergeAction.weight`), else 1
     server_steps: jax.Array  # [] the node's own steps since its last merge
     num_workers: jax.Array  # [] of the whole run
 
@@ -39,7 +40,8 @@ class WorkerStats(NamedTuple):
         """
         rows = dict(zip(cls._fields, table, strict=True))
         for name in ("server_steps", "num_workers"):
-            rows[name] = rows[name][0]
+            # a merge without members (APPLY alone) has no statistics
+            rows[name] = rows[name][0] if table.shape[1] else jnp.zeros(())
         rows["worker"] = rows["worker"].astype(jnp.int32)
         return cls(**rows)
 
@@ -59,6 +61,7 @@ def stats(
     leaves: Numbers = 1.0,
     share: Numbers = 1.0,
     accuracy: Numbers = 0.0,
+    weight: Numbers = 1.0,
     server_steps: ArrayLike = 0.0,
     num_workers: ArrayLike | None = None,
     worker: Sequence[int] | None = None,
@@ -101,6 +104,7 @@ def stats(
         leaves=each("leaves", leaves),
         share=each("share", share),
         accuracy=each("accuracy", accuracy),
+        weight=each("weight", weight),
         server_steps=jnp.asarray(server_steps, jnp.float32),
         num_workers=jnp.asarray(n if num_workers is None else num_workers, jnp.float32),
     )

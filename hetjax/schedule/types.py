@@ -16,10 +16,11 @@ def with_entry(values: tuple[_Entry, ...], k: int, entry: _Entry) -> tuple[_Entr
 
 
 class Actions(NamedTuple):
-    """Actions to take now, in this order: merges, start, dispatch, timers, stop.
+    """Actions to take now: cancel, merges, start, dispatch, timers, stop, in this order.
 
     A local round starts when its worker is free, that is, after the blocking merges
-    that come before it.
+    that come before it. A cancelled round never arrives, and nothing of it is merged;
+    its worker is at rest at once, and its replica begins again from the root's model.
     """
 
     merges: tuple[MergeAction, ...] = ()
@@ -27,6 +28,7 @@ class Actions(NamedTuple):
     timers: tuple[tuple[str, float], ...] = ()  # (name, absolute seconds)
     start: tuple[int, ...] = ()  # stopped workers; all are active at the beginning
     stop: tuple[int, ...] = ()  # workers to stop after their current local round
+    cancel: tuple[int, ...] = ()  # working workers, whose local rounds end now
 
 
 class Policy(NamedTuple):

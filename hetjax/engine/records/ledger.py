@@ -22,6 +22,9 @@ from hetjax.machine.types import (
 )
 
 
+NUM_STATISTICS = 12  # of a member: the fields of `hetjax.merge.WorkerStats`
+
+
 class Recent(NamedTuple):
     """What a worker, or all workers below a node, did since its last merge."""
 
@@ -294,11 +297,12 @@ class Ledger(Checkpointable):
                     len(workers),
                     shares,
                     accuracy[i] if accuracy else 0.0,
+                    action.weight,
                     action.server_steps or 0,
                     len(self._workers),
                 )
             )
-        return np.array(rows, np.float32).T
+        return np.array(rows, np.float32).reshape(-1, NUM_STATISTICS).T
 
     def map_times(self, time_map: Callable[[np.ndarray], np.ndarray]) -> None:
         """Map all times, planned to true, before `close`."""

@@ -33,7 +33,7 @@ class ModelVersions(Checkpointable):
         members = (*action.members, *action.partners)
         staleness = [version - self._fetched.get(m, 0) for m in members]
         # only server steps change the model of a node that has them
-        pushed = version + (moves.pushes and action.server_steps is None)
+        pushed = version + (moves.changes and action.server_steps is None)
         for member in action.members:
             if moves.delivers:
                 self._fetched[member] = self._mail[member]
