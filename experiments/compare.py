@@ -234,7 +234,8 @@ def durations(setting: tuple[Any, ...]) -> float | dict[str, float]:
     if FLAGS.epochs is None or FLAGS["seconds"].present:
         return FLAGS.seconds
     task, data, machine, strategies = setting
-    found = virtual_times(data, machine, strategies, FLAGS.epochs, _num_bytes(task))
+    model = jax.eval_shape(task.init, jax.random.key(0))
+    found = virtual_times(data, machine, strategies, FLAGS.epochs, model)
     times = {name: ENOUGH * seconds for name, (seconds, _) in found.items()}
     return max(times.values()) if FLAGS.learning_rates else times
 

@@ -46,7 +46,6 @@ import hetjax as hj
 from experiments.benchmarks import local_sgd_peers, turns, virtual_manual
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded, check_some_of
-from hetjax import tree
 from hetjax.api.plan import virtual_run, virtual_times
 from hetjax.api.progress import ProgressBar
 from hetjax.api.run_config import RunConfig
@@ -157,8 +156,7 @@ class Setting(NamedTuple):
         shapes = jax.eval_shape(self.task.init, jax.random.key(0))
         epochs = FLAGS.updates * BATCH / len(self.data.train)
         strategies = {name: self.job.strategy(name)}
-        num_bytes = tree.num_bytes(shapes)
-        return virtual_times(self.data, machine, strategies, epochs, num_bytes)[name][0]
+        return virtual_times(self.data, machine, strategies, epochs, shapes)[name][0]
 
     def train(self, name: str, seconds: float, *, compiled: Any) -> hj.History:
         """A run of a strategy."""
@@ -238,7 +236,8 @@ def writing(setting: Setting, name: str) -> Measured:
     )
 
     def run() -> float:
-        events = virtual_run(strategy, machine, setting.data, 1e5)
+        shapes = jax.eval_shape(setting.task.init, jax.random.key(0))
+        events = virtual_run(strategy, machine, setting.data, shapes)
         began = time.process_time()
         number = sum(1 for _ in itertools.islice(events, EVENTS))
         return (time.process_time() - began) / number

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from hetjax import tree
 from hetjax.api.calibrate import calibrate
 from hetjax.api.plan import virtual_run
 from hetjax.api.progress import ProgressBar
@@ -197,13 +196,13 @@ def advise(
     nonzeros = nonzeros_per_example(data.train)
     sets = subsets or _by_speed(machine.worker_infos(nonzeros), batch_size)
     pairs = _pairs(sets, table)
-    num_bytes = tree.num_bytes(jax.eval_shape(task.init, jax.random.key(0)))
+    model = jax.eval_shape(task.init, jax.random.key(0))
     bar = ProgressBar(len(pairs) * seconds, shown=progress and target is not None)
     choices, interrupted = [], False
     try:
         for names, name, strategy in pairs:
             some = machine.subset(names)
-            choice = _simulate_choice(name, strategy, data, some, seconds, num_bytes)
+            choice = _simulate_choice(name, strategy, data, some, seconds, model)
             if target is not None:
                 history = session.with_machine(some).run(
                     f"{name} on {len(names)}", strategy, seed, bar
@@ -276,14 +275,14 @@ def _simulate_choice(
     data: Dataset,
     machine: Machine,
     seconds: float,
-    num_bytes: int,
+    model: Any,
 ) -> Choice:
-    """Simulate a policy on the machine for `seconds`, without the model of `num_bytes`.
+    """Simulate a policy on the machine for `seconds`, with the shapes of a model only.
 
     The choice counts everything up to the last merge of the model in these seconds, or
     up to merge number ROUNDS if that is later. Unfinished rounds do not count.
     """
-    run = virtual_run(strategy, machine, data, num_bytes)
+    run = virtual_run(strategy, machine, data, model)
     examples, merges, busy, duration = 0, 0, 0.0, 0.0
     at_merge = (0, 0.0)  # examples and busy seconds at the last merge
     local_rounds: list[Counter] = [Counter() for _ in machine.workers]

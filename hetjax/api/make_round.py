@@ -233,6 +233,7 @@ def _stats(
         leaves=ones,
         share=ones,
         accuracy=zeros,
+        weight=ones,
         server_steps=zeros[0],
         num_workers=ones.sum(),
     )

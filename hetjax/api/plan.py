@@ -21,6 +21,7 @@ from hetjax.arguments import Bounds, Positive, checked
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
 from hetjax.engine.decisions import decisions
+from hetjax.engine.merge_bytes import traffic_of_actions
 from hetjax.engine.placement import Device
 from hetjax.engine.step_runner import StepSettings
 from hetjax.machine import Arrival, Event, Machine, SimulatedClock
@@ -140,7 +141,7 @@ def plan(
             what = f"planning {name} ({len(runs) + 1}/{len(strategies)})"
             bar.set_description_str(what, refresh=takes_bars())
             bar.update(0)  # a line, if the last one was long ago
-            virtual, updates = _virtual_time(data, machine, strategy, epochs, num_bytes)
+            virtual, updates = _virtual_time(data, machine, strategy, epochs, model)
             bar.update()
             key = programs[name]
             if key not in timed:
@@ -221,32 +222,34 @@ def virtual_times(
     machine: Machine,
     strategies: Mapping[str, Strategy],
     epochs: float,
-    num_bytes: float,
+    model: Any,
 ) -> dict[str, tuple[float, int]]:
     """Return the virtual seconds and steps of all workers for the epochs, by name.
 
-    `num_bytes` is the size of the model. A run of more than EVENTS events is
-    extrapolated from the second half of them.
+    `model` is (params, model state), or their shapes. A run of more than EVENTS events
+    is extrapolated from the second half of them.
     """
     return {
-        name: _virtual_time(data, machine, strategy, epochs, num_bytes)
+        name: _virtual_time(data, machine, strategy, epochs, model)
         for name, strategy in strategies.items()
     }
 
 
 def virtual_run(
-    strategy: Strategy, machine: Machine, data: Dataset, num_bytes: float
+    strategy: Strategy, machine: Machine, data: Dataset, model: Any
 ) -> Iterator[tuple[Event | None, Actions]]:
     """Yield each event of a run of the policy alone, and the actions decided then.
 
-    `num_bytes` is the size of the model. The clock's seed is always 0.
+    `model` is (params, model state), or their shapes. The clock's seed is always 0.
     """
     nonzeros = nonzeros_per_example(data.train)
+    clock = SimulatedClock(machine, seed=0, nonzeros_per_example=nonzeros)
+    topology = strategy.policy.topology(clock.workers)
     return decisions(
         strategy.policy,
-        SimulatedClock(machine, seed=0, nonzeros_per_example=nonzeros),
+        clock,
         num_examples=len(data.train),
-        num_bytes=num_bytes,
+        traffic_of=traffic_of_actions(strategy.merges, topology, model),
         nonzeros=nonzeros,
     )
 
@@ -256,13 +259,13 @@ def _virtual_time(
     machine: Machine,
     strategy: Strategy,
     epochs: float,
-    num_bytes: float,
+    model: Any,
 ) -> tuple[float, int]:
     wanted = epochs * len(data.train)
     examples = updates = 0
     middle = (0.0, 0, 0)
     last = 0.0
-    events = virtual_run(strategy, machine, data, num_bytes)
+    events = virtual_run(strategy, machine, data, model)
     for number, (event, _) in enumerate(events):
         if number == EVENTS // 2:
             middle = (last, examples, updates)

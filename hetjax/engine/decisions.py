@@ -1,6 +1,6 @@
 """The decisions of a policy and their times, from an unplayed tape (host world)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import get_args
 
 import numpy as np
@@ -10,7 +10,8 @@ from hetjax.engine.protocols import Clock, Traits
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.tape import Tape
 from hetjax.engine.tape_writer import TapeWriter
-from hetjax.machine.types import Event, Slow
+from hetjax.machine.merge_times import Traffic
+from hetjax.machine.types import Event, MergeAction, Slow
 from hetjax.sampling.types import Sampler
 from hetjax.schedule.types import Actions, Policy
 
@@ -23,6 +24,7 @@ def write_unplayed(
     *,
     num_examples: int,
     num_bytes: float = 0.0,
+    traffic_of: Callable[[MergeAction], Traffic] | None = None,
     nonzeros: float = 0.0,
     instants: Sequence[float] = (),
 ) -> Tape:
@@ -43,6 +45,7 @@ def write_unplayed(
         topology,
         num_examples=num_examples,
         traits=Traits(num_bytes),
+        traffic_of=traffic_of,
         instants=instants,
     ).write()
 
@@ -53,14 +56,16 @@ def decisions(
     *,
     num_examples: int,
     num_bytes: float = 0.0,
+    traffic_of: Callable[[MergeAction], Traffic] | None = None,
     nonzeros: float = 0.0,
     instants: Sequence[float] = (),
 ) -> Iterator[tuple[Event | None, Actions]]:
     """Yield each event of a run without a model, and the policy's actions then.
 
     The first pair is (None, the initial actions). A pair is yielded before its actions
-    are carried out on the clock. `num_bytes` is the size of the model, `nonzeros` the
-    number of non-zeros per example, and `instants` [s] are evaluation times, each a
+    are carried out on the clock. Merges move models of `num_bytes`, or what
+    `traffic_of(action)` says. `nonzeros` is the number of non-zeros per example, and
+    `instants` [s] are evaluation times, each a
     Timer called "evaluate". A run ends when no event is pending; most runs never end,
     so the caller should stop.
     """
@@ -69,6 +74,7 @@ def decisions(
         clock,
         num_examples=num_examples,
         num_bytes=num_bytes,
+        traffic_of=traffic_of,
         nonzeros=nonzeros,
         instants=instants,
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from hetjax.data.batching import nonzeros_counter
 from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.job import Job
+from hetjax.engine.merge_bytes import traffic_of_actions
 from hetjax.engine.protocols import Clock, Traits
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.tape_writer import TapeWriter
@@ -39,6 +40,9 @@ def writer_of(
         num_examples=len(job.train),
         learning_rate=strategy.learning_rate,
         traits=traits,
+        traffic_of=traffic_of_actions(
+            job.programs.merges_of(strategy), topology, job.programs.model_like
+        ),
         instants=job.instants,
         num_held_out=job.num_held_out,
         stops_if_lost=job.on_lost_worker == "stop",

@@ -76,6 +76,10 @@ class Executor(Turns, Protocol):
         """Discard a worker's assignment; `finish` will not be called for it."""
         ...
 
+    def cancel(self, worker: int) -> None:
+        """Discard an assignment; the worker's next one waits for the present step."""
+        ...
+
     def outcome(self, worker: int) -> Any:
         """Return what `finish` will; None if it is not known before the arrival."""
         ...

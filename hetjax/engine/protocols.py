@@ -57,6 +57,10 @@ class Clock(Protocol):
         """
         ...
 
+    def cancel(self, worker: int) -> None:
+        """End a worker's round at once; no Arrival follows."""
+        ...
+
     def plan(self, merge: MergeRequest) -> PlannedMerge:
         """Return the times of a merge, as far as they are known; Merged follows."""
         ...

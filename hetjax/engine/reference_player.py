@@ -69,7 +69,7 @@ class ReferencePlayer:
             tape.MergeReplicas: self._merge,
             tape.EvaluateRoot: lambda e: self.evaluator.evaluate(store),
             tape.DiscardReplica: lambda e: store.discard(e.worker),
-            tape.DiscardRound: lambda e: self._executor.discard(e.worker),
+            tape.DiscardRound: self._discard_round,
         }
 
     # -- rounds ------------------------------------------------------------------------
@@ -90,6 +90,10 @@ class ReferencePlayer:
             if not outcome.finite:
                 self.store.reset(arrival.worker)
         return outcome
+
+    def _discard_round(self, e: tape.DiscardRound) -> None:
+        end = self._executor.cancel if e.cancelled else self._executor.discard
+        end(e.worker)
 
     # -- merges and evaluations --------------------------------------------------------
 

@@ -178,9 +178,10 @@ class ReplicaStore:
         `stats` are packed, as `Ledger.take_stats` returns them. If the placement is not
         timed, nothing is awaited and the stamps are meaningless.
         """
-        merge, node = self.merge_of(action.node), action.node
+        whole, node = self.merge_of(action.node), action.node
+        merge = self._programs.part_of(whole, action.part)
         if node not in self._nodes:  # every node starts from the initial model
-            self._nodes[node] = self._begin_node(merge)
+            self._nodes[node] = self._begin_node(whole)
         start = time.perf_counter()
         members = (*action.members, *action.partners)
         moves = not all(self._placement.is_at_nodes(m) for m in members)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetjax.engine.protocols import EvaluatedModel
-from hetjax.machine.merge_times import Stamps
+from hetjax.machine.merge_times import Stamps, Traffic
 from hetjax.machine.types import LocalRound, MergeAction
 
 EVALUATE = "evaluate"  # the writer's timer; it comes after all arrivals of its time
@@ -74,9 +74,10 @@ class DiscardReplica(NamedTuple):
 
 
 class DiscardRound(NamedTuple):
-    """Discard the round of a lost worker: it will not arrive."""
+    """Discard the round of a worker that is lost, or that was cancelled."""
 
     worker: int
+    cancelled: bool = False
 
 
 class EvaluateRoot(NamedTuple):
@@ -101,7 +102,7 @@ class MergeDone(NamedTuple):
     """A merge was carried out."""
 
     action: MergeAction
-    num_bytes: float
+    traffic: Traffic  # of each member
     stamps: Stamps
     missing: tuple[int, ...]  # unreachable members
 

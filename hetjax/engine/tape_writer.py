@@ -21,6 +21,7 @@ from hetjax.engine.tape import Tape
 from hetjax.machine.merge_times import (
     MergeRequest,
     Stamps,
+    Traffic,
     changes_root,
     moves_of,
     seconds_to_measure,
@@ -74,6 +75,7 @@ class TapeWriter(Checkpointable):
         num_examples: int,
         learning_rate: LearningRateLike = 0.0,
         traits: Traits = Traits(),
+        traffic_of: Callable[[MergeAction], Traffic] | None = None,
         instants: Sequence[float] = (),
         num_held_out: int = 0,
         stops_if_lost: bool = False,
@@ -81,6 +83,7 @@ class TapeWriter(Checkpointable):
     ):
         """Set up a run on `num_examples`, `num_held_out` of the training split.
 
+        `traffic_of(action)` is what a member of a merge moves, by default whole models.
         `instants` [s] of evaluations increase. `stops_if_lost`: whether a loss ends the
         run. `stopped()`: whether it ends before the policy receives the present event.
         """
@@ -89,6 +92,8 @@ class TapeWriter(Checkpointable):
         self._num_examples, self._num_held_out = num_examples, num_held_out
         self._learning_rate, self._traits = learning_rate, traits
         self._stops_if_lost, self._stopped = stops_if_lost, stopped
+        whole = Traffic(traits.num_bytes, traits.num_bytes)
+        self._traffic_of = traffic_of or (lambda action: whole)
         self.due = deque(instants)  # of the evaluations that remain
         # (time, evaluation of the model that is visible until then)
         self.held: deque[tuple[float, EvaluatedModel]] = deque()
@@ -226,8 +231,10 @@ class TapeWriter(Checkpointable):
     # -- actions -----------------------------------------------------------------------
 
     def _write(self, actions: Actions, *, arrived: bool = False) -> Tape:
-        """Write decisions: first the merges, then everything else."""
+        """Write decisions: cancelled rounds, then merges, then everything else."""
         yield actions
+        for worker in actions.cancel:
+            yield from self._cancel(worker)
         for action in actions.merges:
             yield from self._merge(action)
             self._awaited += 1
@@ -253,6 +260,14 @@ class TapeWriter(Checkpointable):
             self._awaited += 1
         for worker in actions.stop:
             clock.stop(worker)
+
+    def _cancel(self, worker: int) -> Tape:
+        """End a round; what its worker did and did not merge is lost."""
+        self._clock.cancel(worker)
+        yield tape.DiscardRound(worker, cancelled=True)
+        self.ledger.record_cancelled(worker, self._clock.now)
+        self.examples.discard(worker)
+        yield from self._discard_replica(worker)
 
     def _dispatch(self, worker: int, local_round: LocalRound) -> Tape:
         """Draw the examples of a round, and start it."""
@@ -300,7 +315,8 @@ class TapeWriter(Checkpointable):
             workers, examples = self._clock.workers, self._num_held_out
             seconds = seconds_to_measure(action, workers, examples)
         below = self._topology.workers_below(action.members)
-        request = MergeRequest(action, traits.num_bytes, seconds, below)
+        traffic = self._traffic_of(action)
+        request = MergeRequest(action, traffic, seconds, below)
         visible, stamps, missing = self._clock.plan(request)
         if action.op is MergeOp.STEP and action.node == ROOT:
             self.held.clear()  # the new model is visible at once
@@ -317,9 +333,9 @@ class TapeWriter(Checkpointable):
         if stamps is None:
             stamps = self._clock.merged(action, times)  # pyright: ignore
         due = self.due[0] if self.due else visible
-        num_bytes = 0 if traits.traffic else int(traits.num_bytes)
-        ledger.record_models(action, num_bytes, visible, due)
-        yield tape.MergeDone(action, traits.num_bytes, stamps, missing)
+        counted = Traffic(0, 0) if traits.traffic else traffic
+        ledger.record_models(action, counted, visible, due)
+        yield tape.MergeDone(action, traffic, stamps, missing)
         if not (action.blocking or traits.merges_wait):
             stamps = Stamps(*[stamps.start] * 4)
         for member in action.members:

@@ -20,6 +20,7 @@ from hetjax.machine.types import (
     Leave,
     MergeAction,
     Merged,
+    MergeOp,
     Slow,
     Timer,
     WorkerInfo,
@@ -139,6 +140,20 @@ class EventQueue(Checkpointable):
         self.check_can_start(worker)
         self.roster = self.roster.dispatched((worker,))
 
+    def cancel(self, worker: int) -> Arrival | None:
+        """End a worker's local round without an Arrival; return the planned one."""
+        check_known(worker, self.workers)
+        if worker not in self.roster.working:
+            name = self.workers[worker].name
+            raise ValueError(
+                f"worker {worker} ({name}) has no local round in flight to cancel"
+            )
+        self.roster = self.roster.cancelled((worker,))
+        events = [entry[3] for entry in self._heap]
+        planned = [e for e in events if isinstance(e, Arrival) and e.worker == worker]
+        self._filter(lambda e: e[3] not in planned)
+        return planned[0] if planned else None
+
     def discard_arrivals(self, worker: int) -> None:
         """Remove the pending arrivals of a worker whose work is lost."""
         self._filter(lambda e: not (e[1] == _ARRIVAL and e[2] == worker))
@@ -206,8 +221,8 @@ def check_members(
     action: MergeAction, workers: Sequence[WorkerInfo], roster: Roster
 ) -> None:
     """Raise a ValueError unless the merging workers exist and are at rest."""
-    if not action.members:
-        raise ValueError("a merge needs at least one member")
+    if not action.members and action.op is not MergeOp.APPLY:
+        raise ValueError(f"a merge {action.op.name} needs at least one member")
     for worker in action.members:
         if isinstance(worker, int):
             _check_at_rest(worker, workers, roster)

@@ -5,10 +5,11 @@ would cost nothing at any scale.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from hetjax.checkpointable import Checkpointable
+from hetjax.machine.merge_times import Traffic, moves_of
 from hetjax.machine.simulated_machine import Machine
 from hetjax.machine.types import ROOT, MergeAction, WorkerInfo
 
@@ -45,7 +46,7 @@ class MergeQueues(Checkpointable):
         self,
         action: MergeAction,
         below: Collection[int],
-        num_bytes: float,
+        num_bytes: float | Traffic,
         seconds: float,
         now: float,
     ) -> Transfer:
@@ -67,9 +68,10 @@ class MergeQueues(Checkpointable):
             if not alone or action.node != ROOT:
                 key = self._machine.link_of((*below, *action.partners))
             start = max(start, self._links.get(key, 0.0))
-            link = self._machine.links[key].seconds(senders, num_bytes)
-            seconds += action.transfers / 2 * link
-            seconds += action.transfers / 2 * num_bytes * self._per_byte(ints)
+            link, per_byte = self._machine.links[key], self._per_byte(ints)
+            for share, moved, down in _ways(action, num_bytes):
+                seconds += share * link.one_way(senders, moved, down=down)
+                seconds += share / 2 * moved * per_byte
             self._links[key] = start + seconds
         finish = start + seconds
         self._nodes[action.node] = max(node_free, finish)
@@ -98,6 +100,22 @@ class MergeQueues(Checkpointable):
             self._nodes[member] = time
         else:
             self._free[member] = time
+
+
+def _ways(
+    action: MergeAction, num_bytes: float | Traffic
+) -> Iterator[tuple[float, float, bool]]:
+    """Yield the transfers of an action: their number, their bytes, whether downwards.
+
+    An operation that only sends or receives has all its transfers in one direction.
+    """
+    both = (num_bytes, num_bytes) if isinstance(num_bytes, (int, float)) else num_bytes
+    moves = moves_of(action.op)
+    up, down = moves.pushes, moves.fetches or moves.requests
+    directions = (up, down) if up or down else (True, True)
+    for moved, way, downwards in zip(both, directions, (False, True), strict=True):
+        if way:
+            yield action.transfers / sum(directions), moved, downwards
 
 
 def _check(action: MergeAction, everyone: tuple[int | str, ...]) -> None:

@@ -32,10 +32,10 @@ def moves_of(op: MergeOp) -> Moves:
 
 
 class Traffic(NamedTuple):
-    """The bytes that a merge moves from each of its members, and to it."""
+    """What a merge moves from each of its members, and to it [bytes]."""
 
-    up: int
-    down: int
+    up: float
+    down: float
 
 
 def changes_root(action: MergeAction) -> bool:
@@ -69,7 +69,7 @@ class MergeRequest(NamedTuple):
     """A merge, with everything that determines its duration."""
 
     action: MergeAction
-    num_bytes: float  # of a member's model
+    num_bytes: float | Traffic  # that a member sends and receives
     seconds: float  # [s] of the members' own time, such as to evaluate held-out data
     below: tuple[int, ...]  # workers that are members or below a member node
 

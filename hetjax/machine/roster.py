@@ -15,6 +15,7 @@ class Roster(NamedTuple):
 
                           active    working    lost
         dispatched                  + k
+        cancelled                   - k
         Arrival                     - k
         Join              + k                  - k
         Leave             - k
@@ -40,6 +41,10 @@ class Roster(NamedTuple):
     def dispatched(self, workers: Iterable[int]) -> "Roster":
         """Return the roster after these workers were given local rounds."""
         return Roster(self.active, self.working.union(workers), self.lost)
+
+    def cancelled(self, workers: Iterable[int]) -> "Roster":
+        """Return the roster after the local rounds of these workers were cancelled."""
+        return Roster(self.active, self.working.difference(workers), self.lost)
 
     def after(self, event: Event) -> "Roster":
         """Return the roster after an event; unchanged if it concerns no worker."""

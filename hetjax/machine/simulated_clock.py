@@ -17,7 +17,7 @@ from hetjax.machine.contention import Contention
 from hetjax.machine.event_queue import EventQueue, check_known, check_members
 from hetjax.machine.faults import ScriptedFault
 from hetjax.machine.merge_queues import MergeQueues, Transfer
-from hetjax.machine.merge_times import MergeRequest, PlannedMerge, Stamps
+from hetjax.machine.merge_times import MergeRequest, PlannedMerge, Stamps, Traffic
 from hetjax.machine.roster import Roster
 from hetjax.machine.simulated_machine import Machine
 from hetjax.machine.types import (
@@ -127,17 +127,31 @@ class SimulatedClock(Checkpointable):
             self._events.push_begin(arrival)
         return arrival
 
+    def cancel(self, worker: int) -> None:
+        """End a worker's local round now; no Arrival follows.
+
+        A worker whose round has not begun, as its last merge is not done, is free after
+        that merge.
+        """
+        planned = self._events.cancel(worker)
+        latency = self._machine.workers[worker].latency
+        begins = self.now if planned is None else planned.start - latency
+        if self._contention is not None:
+            self._replan(self._contention.end(worker, self.now))
+        self._merges.set_worker_free(worker, max(self.now, begins))
+
     def merge(
         self,
         action: MergeAction,
-        num_bytes: float,
+        num_bytes: float | Traffic,
         seconds: float = 0.0,
         below: Collection[int] = (),
     ) -> Transfer:
         """Schedule a merge of the members' models, `num_bytes` each, at the node.
 
-        The deepest link that all members share is a queue: the merge starts when the
-        link is free, the node's previous merge is done and every member is free; it
+        `num_bytes` may differ for the way there and the way back (`Traffic`). The
+        deepest link that all members share is a queue: the merge starts when the link
+        is free, the node's previous merge is done and every member is free; it
         does not wait for partners. It takes `seconds` of the members' own time, plus
         the link's time for the action's transfers. The members are free again at its
         finish, or at its start if it is not blocking. A merge that neither blocks nor

@@ -123,6 +123,7 @@ class Link:
         central    2 L + 2 n S / B
 
     seconds for both transfers, to the merge and back; one transfer takes half as long.
+    With another `down_bandwidth`, the half of the way back is that at this bandwidth.
     A single device sends to a server and fetches from it: 2 (L + S / B) for every
     topology.
     """
@@ -130,12 +131,26 @@ class Link:
     latency: NotNegative  # [s]
     bandwidth: Positive  # [bytes/s]
     topology: Topology = "ring"
+    # [bytes/s] to the workers; None: the same in both directions
+    down_bandwidth: Positive | None = None
+
+    def one_way(self, members: int, num_bytes: float, *, down: bool) -> float:
+        """Return the seconds of one transfer of a merge, to it or (`down`) back."""
+        bandwidth = self.bandwidth
+        if down and self.down_bandwidth is not None:
+            bandwidth = self.down_bandwidth
+        return self._seconds(members, num_bytes, bandwidth) / 2
 
     def seconds(self, members: int, num_bytes: float) -> float:
         """Return the seconds of a merge of `members` members with `num_bytes` each."""
+        there = self.one_way(members, num_bytes, down=False)
+        return there + self.one_way(members, num_bytes, down=True)
+
+    def _seconds(self, members: int, num_bytes: float, bandwidth: float) -> float:
+        """Return the seconds of both transfers at this bandwidth."""
         if members < 1:
             raise ValueError(f"a merge needs at least one member, not {members}")
-        n, latency, copy = members, self.latency, num_bytes / self.bandwidth
+        n, latency, copy = members, self.latency, num_bytes / bandwidth
         if n == 1:
             return 2 * (latency + copy)
         if self.topology == "ring":

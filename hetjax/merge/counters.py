@@ -85,7 +85,7 @@ def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
         group = replicas if isinstance(replicas, Group) else Group(tuple(replicas))
         inner, after = merge.apply(state.inner, replicas, stats, op)
         merged = state.counters
-        if MergeOp.PUSH in op:
+        if op & (MergeOp.PUSH | MergeOp.ACCUMULATE):
             merged = tuple(
                 _largest(group, place, here, stats)
                 for place, here in zip(places, merged, strict=True)
@@ -110,9 +110,14 @@ def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
         inner = merge.from_parent(state.inner, replica)
         return Counted(inner, counters_of(replica.model_state, places))
 
+    def fetch(state, replica):
+        assert merge.fetch is not None
+        after = merge.fetch(state.inner, replica)
+        return _replaced(after, state.counters, places)
+
     apply.__qualname__ = merge.apply.__qualname__
     apply.__module__ = merge.apply.__module__
-    report = merge.report
+    report, part = merge.report, merge.part
     return merge._replace(
         init=init,
         apply=apply,
@@ -120,6 +125,8 @@ def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
         report=report and (lambda state: report(state.inner)),
         as_member=merge.as_member and as_member,
         from_parent=merge.from_parent and from_parent,
+        fetch=merge.fetch and fetch,
+        part=part and (lambda name: counting(part(name), places)),
     )
 
 

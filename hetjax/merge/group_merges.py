@@ -87,4 +87,9 @@ def over_axis(
         return state, group.scattered(members)
 
     apply.__doc__ = APPLY
-    return merge._replace(apply=apply, properties=properties)
+    part = None
+    if merge.part is not None:
+        settings = {"axis_groups": axis_groups, "replicated_over": replicated_over}
+        of = merge.part
+        part = lambda name: over_axis(of(name), axis, **settings)  # noqa: E731
+    return merge._replace(apply=apply, properties=properties, part=part)

@@ -50,8 +50,12 @@ def masked(merge: Merge) -> Merge:
 
     apply.__doc__ = APPLY
     written_for_tuples = merge.properties & ~MergeProperty.TAKES_GROUPS
-    properties = written_for_tuples | MergeProperty.MASKS
-    return merge._replace(apply=apply, properties=properties)
+    properties, part = written_for_tuples | MergeProperty.MASKS, merge.part
+    return merge._replace(
+        apply=apply,
+        properties=properties,
+        part=part and (lambda name: masked(part(name))),
+    )
 
 
 def _unchanged(

@@ -60,6 +60,10 @@ class InlineExecutor:
         """Discard an outcome."""
         self._results.pop(worker, None)
 
+    def cancel(self, worker: int) -> None:
+        """Discard an outcome."""
+        self.discard(worker)
+
     def outcome(self, worker: int) -> RoundOutcome:
         """Return the outcome of a worker's assignment without removing it."""
         return self._results[worker]()

@@ -35,7 +35,7 @@ def _checked(policy: Policy, function: str, result: Any) -> tuple[Any, Actions]:
         found = f"{function} returned {_shown(result)}"
         raise _wrong(policy, f"{found}: return a pair (state, Actions(...))")
     state, actions = result
-    for name in ("dispatch", "merges", "start"):
+    for name in ("dispatch", "merges", "start", "cancel"):
         values = getattr(actions, name)
         if isinstance(values, tuple):
             continue

@@ -16,7 +16,7 @@ def with_entry(values: tuple[_Entry, ...], k: int, entry: _Entry) -> tuple[_Entr
 
 
 class Actions(NamedTuple):
-    """Actions to take now: cancel, merges, start, dispatch, timers, stop, in this order.
+    """Actions to take now: cancel, merges, start, dispatch, timers, stop in this order.
 
     A local round starts when its worker is free, that is, after the blocking merges
     that come before it. A cancelled round never arrives, and nothing of it is merged;

@@ -62,20 +62,24 @@ _FIELDS: dict[str, dict[str, Kind]] = {
         "stamps": _NUMBERS,
         "bytes": _FINITE,
         "missing?": _WORKERS,  # the unreachable members
+        "part?": _TEXT,
+        "weight?": _FINITE,
     },
     "merged": {"merged": _TEXT, "time": _FINITE, "members": _MEMBERS, "op": _TEXT},
     "timer": {"timer": _TEXT, "time": _FINITE},
     "leave": {"leave": _WHOLE, "time": _FINITE, "lost": _TRUTH, "why": _TEXT},
     "join": {"join": _WHOLE, "time": _FINITE, "why": _TEXT},
     "slow": {"slow": _WHOLE, "time": _FINITE, "factor": _FINITE},
-    # "start": a stopped worker takes part again; "evaluation": a point of the history
+    # "start": a stopped worker takes part again; "cancel": its round ends;
+    # "evaluation": a point of the history
     "start": {"start": _WHOLE},
+    "cancel": {"cancel": _WHOLE},
     "evaluation": {"evaluation": _FINITE},
     # from here on, the run was continued from a checkpoint
     "cut": {"cut": _FINITE},
 }
 _SINCE_3 = {"blocking": _TRUTH, "transfers": _WHOLE, "server_steps": _WHOLE_OR_NULL}
-_OF_WORKERS = ("dispatch", "arrival", "leave", "join", "slow", "start")
+_OF_WORKERS = ("dispatch", "arrival", "leave", "join", "slow", "start", "cancel")
 _HEADER: dict[str, Kind] = {
     "strategy": _TEXT,
     "seed": _WHOLE,

@@ -98,6 +98,8 @@ class Recorder:
 
 def _of_actions(actions: Actions) -> Iterator[Line]:
     """Yield lines for those actions that have no other line."""
+    for worker in actions.cancel:
+        yield {"cancel": worker}
     for worker in actions.start:
         yield {"start": worker}
 
@@ -108,10 +110,12 @@ def _of_round(entry: StartRound) -> Iterator[Line]:
 
 
 def _of_merge(entry: MergeDone) -> Iterator[Line]:
-    action, num_bytes, stamps, missing = entry
+    action, (up, down), stamps, missing = entry
     line = {"merge": action.node, **action._asdict(), "op": op_text(action.op)}
-    line |= {"stamps": stamps, "bytes": num_bytes}
+    line |= {"stamps": stamps, "bytes": (up + down) / 2}
     del line["node"]
+    if not action.part:  # most merges are of the whole model
+        del line["part"], line["weight"]
     yield line | ({"missing": missing} if missing else {})
 
 
@@ -138,7 +142,8 @@ _LINES: dict[type, Callable[[Any], Iterator[Line]]] = {
 
 def action_of(line: Line) -> MergeAction:
     """Return the action that a merge's line records."""
-    found = {name: line.get(name) for name in MergeAction._fields}
+    given = [name for name in MergeAction._fields if name in line]
+    found = {name: line[name] for name in given}
     found |= {"node": line["merge"], "op": _op(line["op"])}
     members, partners = tuple(line["members"]), tuple(line["partners"])
     return MergeAction(**{**found, "members": members, "partners": partners})

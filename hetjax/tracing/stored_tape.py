@@ -70,8 +70,11 @@ class StoredTape:
         """Return the actions up to the next event or evaluation.
 
         Their merges and rounds are consumed when they are carried out. Workers that are
-        started come first and have no other line.
+        started, or whose rounds are cancelled, come first and have no other line.
         """
+        cancel: list[int] = []
+        while self._next_is("cancel"):
+            cancel.append(self._take("cancel")["cancel"])
         start: list[int] = []
         while self._next_is("start"):
             start.append(self._take("start")["start"])
@@ -86,7 +89,7 @@ class StoredTape:
             else:
                 break
         return Actions(
-            merges=tuple(merges), dispatch=tuple(dispatch), start=tuple(start)
+            tuple(merges), tuple(dispatch), start=tuple(start), cancel=tuple(cancel)
         )
 
     def _merge(self, position: int) -> MergeAction:
@@ -124,6 +127,12 @@ class StoredTape:
         self._check_at_rest(action.members)
         missing = tuple(line.get("missing", ()))
         return PlannedMerge(self.now, Stamps(*line["stamps"]), missing)
+
+    def cancel(self, worker: int) -> None:
+        """End a worker's round."""
+        if self._rounds.pop(worker, None) is None:
+            raise self._differs(f"worker {worker} has no round to cancel")
+        self.roster = self.roster.cancelled((worker,))
 
     def start(self, worker: int) -> None:
         """The Join is in the trace."""

@@ -32,7 +32,7 @@ from hetjax.machine import (
     MergeOp,
     ScriptedFault,
 )
-from hetjax.machine.merge_times import Stamps
+from hetjax.machine.merge_times import Stamps, Traffic
 from hetjax.schedule import PUSH_FETCH, Actions
 
 # The order of entries
@@ -60,7 +60,7 @@ def test_two_rounds_and_their_merge():
         Arrival(1, STEP, 0.0, 2.0),
         again,
         merge,
-        tape.MergeDone(whole, 0.0, Stamps(2.0, 2.0, 2.5, 2.5), ()),
+        tape.MergeDone(whole, Traffic(0.0, 0.0), Stamps(2.0, 2.0, 2.5, 2.5), ()),
         tape.MergesDone(),
         start(0, 1, 2.5),
         start(1, 1, 2.5),

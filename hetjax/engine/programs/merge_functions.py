@@ -37,10 +37,11 @@ def applied(
 ) -> tuple[MergeState, tuple[Replica, ...]]:
     """Apply a merge; a worker that receives a model starts its round there.
 
-    This does not rely on the merge: a custom one may only replace parameters.
+    This does not rely on the merge: a custom one may only replace parameters. One with
+    a `fetch` of its own does it itself, as what it gives may not be the model.
     """
     state, replicas = merge.apply(state, replicas, stats, op)
-    if op & (MergeOp.FETCH | MergeOp.DELIVER):
+    if merge.fetch is None and op & (MergeOp.FETCH | MergeOp.DELIVER):
         replicas = tuple(at_round_start(r) for r in replicas)
     return state, tuple(replicas)
 
@@ -49,6 +50,8 @@ def fetch_fn(merge: Merge) -> Callable:
     """As `Programs.fetch`, not jitted."""
 
     def fetch(state: MergeState, replicas: tuple[Replica, ...]) -> tuple[Replica, ...]:
+        if merge.fetch is not None:
+            return tuple(merge.fetch(state, r) for r in replicas)
         params, model_state = merge.model(state)
         counters = counters_of(model_state)
         after = [reset_to(r, params, model_state) for r in replicas]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from hetjax import tree
 from hetjax.data.batching import Batch
+from hetjax.engine.merge_bytes import part_of
 from hetjax.engine.programs.compilations import FirstCalls
 from hetjax.engine.programs.merge_functions import check_in, fetch_fn, merge_fn
 from hetjax.local import LocalUpdate, empty_buffers, step_buffers, with_buffers
@@ -68,6 +69,12 @@ class Programs:
             self.once(("counting", merge), lambda merge=merge: counting(merge, places))
             for merge in strategy.merges
         )
+
+    def part_of(self, merge: Merge, name: str) -> Merge:
+        """Return the merge of a named part of the model; "" is the whole model."""
+        if not name:
+            return merge
+        return self.once(("part of", merge, name), lambda: part_of(merge, name))
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return the first result of `make()` for this key, the same for all threads.

@@ -10,7 +10,7 @@ import numpy as np
 from hetjax.checkpointable import Checkpointable
 from hetjax.engine.records.moved_models import ModelVersions, MovedModels
 from hetjax.engine.records.timeline import Timeline, WorkerRecord
-from hetjax.machine.merge_times import Stamps, moves_of
+from hetjax.machine.merge_times import Stamps, Traffic, moves_of
 from hetjax.machine.merge_tree import Topology
 from hetjax.machine.types import (
     ROOT,
@@ -20,7 +20,6 @@ from hetjax.machine.types import (
     MergeOp,
     WorkerInfo,
 )
-
 
 NUM_STATISTICS = 12  # of a member: the fields of `hetjax.merge.WorkerStats`
 
@@ -142,13 +141,13 @@ class Ledger(Checkpointable):
         self._merging_until[worker] = max(start, finish)
 
     def record_models(
-        self, action: MergeAction, num_bytes: int, visible: float, due: float
+        self, action: MergeAction, traffic: Traffic, visible: float, due: float
     ) -> None:
         """Count the bytes of the models that a merge moves, `visible` from that time.
 
         The next evaluation, which may be the last one, is `due` [s].
         """
-        merge = MovedModels(visible, num_bytes, action)
+        merge = MovedModels(visible, traffic, action)
         self.count_bytes(merge)
         if visible > due:
             self._unseen.append(merge)
@@ -163,8 +162,9 @@ class Ledger(Checkpointable):
         """Count the bytes of a merge; subtract them with sign=-1."""
         workers, sends, receives = merge.transfers
         for worker in workers:
-            self.records[worker].bytes_received += sign * sends * merge.num_bytes
-            self.records[worker].bytes_sent += sign * receives * merge.num_bytes
+            record, (up, down) = self.records[worker], merge.traffic
+            record.bytes_received += sign * sends * int(up)
+            record.bytes_sent += sign * receives * int(down)
 
     def has_merged(self, worker: int) -> bool:
         """Whether the worker has merged all its rounds and has none in flight."""
@@ -244,6 +244,14 @@ class Ledger(Checkpointable):
             self.timeline.add(worker, "busy", start, time, arrived=False)
             self.records[worker].lost += 1
 
+    def record_cancelled(self, worker: int, time: float) -> None:
+        """Record a round that was cancelled, and its seconds, in which it was busy."""
+        self._rounds.pop(worker, None)
+        start, record = self._in_flight.pop(worker), self.records[worker]
+        self.timeline.add(worker, "busy", start, time, arrived=False)
+        record.cancelled += 1
+        record.cancelled_seconds += max(0.0, time - start)
+
     def take_stats(
         self,
         action: MergeAction,
@@ -263,7 +271,8 @@ class Ledger(Checkpointable):
             if isinstance(member, int) and pushes:
                 histogram = self.records[member].staleness
                 histogram[stale] = histogram.get(stale, 0) + 1
-        if action.op is MergeOp.FETCH and not self._accrues:
+        # a part of the model does not replace what the worker did
+        if action.op is MergeOp.FETCH and not (self._accrues or action.part):
             for worker in action.members:
                 if isinstance(worker, int):
                     self._discard_updates(worker)

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from hetjax.checkpointable import Checkpointable
-from hetjax.machine.merge_times import moves_of
+from hetjax.machine.merge_times import Traffic, moves_of
 from hetjax.machine.types import ROOT, MergeAction
 
 
@@ -49,7 +49,7 @@ class MovedModels(NamedTuple):
     """The models that a merge moves."""
 
     visible: float  # from this time on [s]
-    num_bytes: int  # of a model
+    traffic: Traffic  # of each worker
     action: MergeAction
 
     @property
@@ -67,4 +67,5 @@ class MovedModels(NamedTuple):
     def total_bytes(self) -> int:
         """The bytes of all these models."""
         workers, sends, receives = self.transfers
-        return len(workers) * (sends + receives) * self.num_bytes
+        each = sends * int(self.traffic.up) + receives * int(self.traffic.down)
+        return len(workers) * each

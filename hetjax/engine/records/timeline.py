@@ -92,6 +92,8 @@ class WorkerRecord:
     examples: int = 0
     padded: int = 0  # padding examples that were computed too
     lost: int = 0  # local rounds that never arrived because the worker was lost
+    cancelled: int = 0  # local rounds that the policy ended before they arrived
+    cancelled_seconds: float = 0.0  # [s] of these rounds, which count as busy
     nans: int = 0  # local rounds after which the replica was not finite
     # received from it: the models that it pushed in merges; sent to it: those that it
     # fetched; on a cluster, everything over the network from it, and to it

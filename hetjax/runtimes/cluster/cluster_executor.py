@@ -135,6 +135,8 @@ class ClusterExecutor:
             self._abandoned.append(call)
             self._cancel(call)
 
+    cancel = discard  # the actor's next round waits for the present one
+
     def _cancel(self, call: PendingRound) -> None:
         number = call.local_round.number
         self._group.call(call.worker, "cancel", number, queue=HEALTH)

@@ -166,10 +166,12 @@ class StretchCollector:
             of, numbers = (WORKER,) * len(members), members  # the most frequent case
         else:
             pairs = [(WORKER, m) if isinstance(m, int) else places[m] for m in members]
-            of, numbers = zip(*pairs, strict=True)
-        everyone = members == self._all_workers
-        kind = OperationKind("merge", places[action.node][0], action.op, of, everyone)
-        return kind, numbers
+            of = tuple(level for level, _ in pairs)
+            numbers = tuple(number for _, number in pairs)
+        everyone, level = members == self._all_workers, places[action.node][0]
+        return OperationKind(
+            "merge", level, action.op, of, everyone, action.part
+        ), numbers
 
     def _add(
         self,

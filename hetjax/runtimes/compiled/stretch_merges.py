@@ -99,7 +99,7 @@ class Operations:
     def _merge(self, kind: OperationKind, i: Any, run_state: RunState) -> RunState:
         parts, n = self._parts, len(kind.members)
         line = array_row(self._context.tables.merges, i)[: 2 + n]
-        merge, node, members = parts.merges[kind.level], line[1], line[2:]
+        merge, node, members = self._merge_of(kind), line[1], line[2:]
         state = parts.state(run_state.states, kind.level, node)
         # a custom merge may iterate over the members
         ours = merge.apply.__module__.partition(".")[0] == __name__.partition(".")[0]
@@ -128,7 +128,7 @@ class Operations:
             for of, m in zip(kind.members, numbers, strict=True)
         )
         packed = self._stats(kind, i, lambda of: jnp.stack([of(r) for r in before]))
-        new, after = _merged(parts.merges[kind.level], state, before, packed, kind.op)
+        new, after = _merged(self._merge_of(kind), state, before, packed, kind.op)
         of_nodes, of_workers = [(kind.level, node, new, state)], []
         for of, m, old, replica in zip(
             kind.members, numbers, before, after, strict=True
@@ -169,7 +169,7 @@ class Operations:
             before = jax.tree.map(lambda x: x[members], before)
         group = Group((before,), stacked=len(kind.members))
         packed = self._stats(kind, i, lambda of: jax.vmap(of)(before))
-        new, (after,) = _merged(parts.merges[kind.level], state, group, packed, kind.op)
+        new, (after,) = _merged(self._merge_of(kind), state, group, packed, kind.op)
 
         def one(leaf: Any, value: Any, old: Any) -> Any:
             if value is old:
@@ -191,6 +191,10 @@ class Operations:
         now = run_state.replicas, run_state.states
         replicas, states = self._context.write(write, now, apart)
         return run_state._replace(replicas=replicas, states=states)
+
+    def _merge_of(self, kind: OperationKind) -> Merge:
+        parts = self._parts
+        return parts.programs.part_of(parts.merges[kind.level], kind.part)
 
     def _member(self, run_state: RunState, level: int, node: Any) -> Replica:
         """Return a node as a member of a merge."""

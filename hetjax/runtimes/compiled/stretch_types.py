@@ -26,6 +26,7 @@ class OperationKind(NamedTuple):
     op: MergeOp = MergeOp.FETCH
     members: tuple[int, ...] = ()  # WORKER, or the level of a node
     all_workers: bool = False  # whether the members are all workers, in order
+    part: str = ""  # of the model; "": the whole model
 
 
 BEGIN, RESET, CHECK_OUT, CHECK_IN, CHECK_IN_MERGED = (

@@ -210,6 +210,13 @@ class MeshClock(Checkpointable):
         self.roster = self.roster.dispatched((worker,))
         return Arrival(worker, local_round, self._last_end, math.inf)
 
+    def cancel(self, worker: int) -> None:
+        """Refuse: one program runs the rounds of all workers."""
+        raise ValueError(
+            f"the policy cancels the round of worker {worker}, but on a mesh one "
+            'program runs all rounds: use placement="threads"'
+        )
+
     def plan(self, merge: MergeRequest) -> PlannedMerge:
         """Add a merge to the superstep; it takes the rest of its time."""
         check_members(merge.action, self.workers, self.roster)

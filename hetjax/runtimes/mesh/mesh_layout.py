@@ -175,6 +175,8 @@ def misfit(machine: LocalMachine, strategy: Strategy, *, recorded: bool) -> str:
         )
     if any(merge.updates_busy_workers for merge in strategy.merges):
         return "the merge changes replicas of busy workers"
+    if any(merge.part is not None for merge in strategy.merges):
+        return "the model is merged in parts, but a mesh merges whole models"
     return ""
 
 

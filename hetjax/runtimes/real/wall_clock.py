@@ -150,6 +150,11 @@ class WallClock:
         self._rounds.begin(worker, local_round, start, stamp)
         return Arrival(worker, local_round, start, math.inf)
 
+    def cancel(self, worker: int) -> None:
+        """End a worker's round; what its thread still reports about it is ignored."""
+        self._events.cancel(worker)
+        self._rounds.begun.pop(worker, None)
+
     def plan(self, merge: MergeRequest) -> PlannedMerge:
         """Plan a merge for now; its duration is measured."""
         check_members(merge.action, self.workers, self.roster)

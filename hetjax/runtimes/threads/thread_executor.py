@@ -50,6 +50,7 @@ class ThreadExecutor:
         self._threads: dict[int, _WorkerThread] = {}
         self._busy: dict[int, _WorkerThread] = {}  # by worker with an assignment
         self._discarded: list[_WorkerThread] = []
+        self._ending: dict[int, _WorkerThread | None] = {}  # of cancelled rounds
         self._pending: list[Assignment] = []  # until the turn is over
         self._outcomes: dict[int, RoundOutcome] = {}
         self._turns = threading.Lock()  # its holder takes the loop's turns
@@ -168,7 +169,8 @@ class ThreadExecutor:
     def _assign(self, group: list[Assignment]) -> None:
         first = group[0].worker
         if first not in self._threads:
-            self._threads[first] = _WorkerThread(first, self)
+            after = self._ending.pop(first, None)
+            self._threads[first] = _WorkerThread(first, self, after)
             self._threads[first].start()
         for a in group:
             self._busy[a.worker] = self._threads[first]
@@ -199,6 +201,11 @@ class ThreadExecutor:
             thread.cancel(at_once=thread not in self._busy.values())
             self._discarded.append(thread)
 
+    def cancel(self, worker: int) -> None:
+        """Discard a worker's assignment; its next thread waits for this one to end."""
+        self._ending[worker] = self._threads.get(worker)
+        self.discard(worker)
+
     def close(self) -> list[int]:
         """End all threads; return the workers whose threads did not end."""
         threads = [*self._discarded, *self._threads.values()]
@@ -214,10 +221,16 @@ class ThreadExecutor:
 class _WorkerThread(threading.Thread):
     """One worker's thread."""
 
-    def __init__(self, worker: int, executor: ThreadExecutor):
+    def __init__(
+        self,
+        worker: int,
+        executor: ThreadExecutor,
+        after: "_WorkerThread | None" = None,
+    ):
+        """It begins when the thread `after` has ended."""
         name = f"hetjax worker {executor.workers[worker].name}"
         super().__init__(name=name, daemon=True)
-        self.worker, self._executor = worker, executor
+        self.worker, self._executor, self._after = worker, executor, after
         self._compilations = executor.steps.compilations
         self.queue: queue.SimpleQueue[list[Assignment] | None] = queue.SimpleQueue()
         self._throttle = Throttle(self._compilations)
@@ -230,6 +243,9 @@ class _WorkerThread(threading.Thread):
 
     def run(self) -> None:
         """Run groups of assignments until None comes."""
+        if self._after is not None:
+            self._after.join()
+            self._after = None
         while (group := self.queue.get()) is not None and not self._throttle.cancelled:
             if group is _TURN:
                 self._executor.run_turns_on(self)

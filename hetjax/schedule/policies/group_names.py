@@ -152,4 +152,5 @@ def outer_actions(g: int, workers: Workers, actions: Actions) -> Actions:
         timers=tuple((f"{outer_node(g)}/{name}", t) for name, t in actions.timers),
         start=tuple(workers[k] for k in actions.start),
         stop=tuple(workers[k] for k in actions.stop),
+        cancel=tuple(workers[k] for k in actions.cancel),
     )
