@@ -5,6 +5,7 @@
 [0.25, 0.75]
 """
 
+from hetjax.merge.formulas.alignment import aligned
 from hetjax.merge.formulas.moves import (
     elastic_move,
     mean_correction,
@@ -34,6 +35,7 @@ from hetjax.merge.formulas.weights import (
 
 __all__ = [
     "accuracy_weights",
+    "aligned",
     "angle_weights",
     "angles",
     "bias_weights",

@@ -37,7 +37,9 @@ from hetjax.merge.group import Group
 from hetjax.merge.group_merges import group_merge, over_axis
 from hetjax.merge.masking import masked
 from hetjax.merge.members import reset_to
+from hetjax.merge.outer import buffered, outer
 from hetjax.merge.parameter_server import downpour, easgd, gossip, magma_async
+from hetjax.merge.parts import divided, in_parts
 from hetjax.merge.sma import replica_mean, sma
 from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats, stats
@@ -52,6 +54,8 @@ __all__ = [
     "MergeProperty",
     "WorkerStats",
     "average",
+    "buffered",
+    "divided",
     "downpour",
     "easgd",
     "fed_acc",
@@ -61,9 +65,11 @@ __all__ = [
     "gradient_aggregation",
     "group_merge",
     "hierarchical",
+    "in_parts",
     "magma_async",
     "masked",
     "normalized",
+    "outer",
     "over_axis",
     "replica_mean",
     "reset_to",

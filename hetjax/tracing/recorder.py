@@ -114,8 +114,9 @@ def _of_merge(entry: MergeDone) -> Iterator[Line]:
     line = {"merge": action.node, **action._asdict(), "op": op_text(action.op)}
     line |= {"stamps": stamps, "bytes": (up + down) / 2}
     del line["node"]
-    if not action.part:  # most merges are of the whole model
-        del line["part"], line["weight"]
+    for name in ("part", "weight"):  # of few merges
+        if line[name] == MergeAction._field_defaults[name]:
+            del line[name]
     yield line | ({"missing": missing} if missing else {})
 
 
