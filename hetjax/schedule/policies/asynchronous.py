@@ -1,11 +1,15 @@
 """Asynchronous policies: a worker merges alone and continues at once (host world)."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-import numpy as np
-
-from hetjax.arguments import Count, HostSeed, Positive, Whole, checked, per_worker
+from hetjax.arguments import (
+    Count,
+    NotNegative,
+    Positive,
+    Whole,
+    checked,
+    per_worker,
+)
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
@@ -14,37 +18,33 @@ from hetjax.machine.types import (
     LocalRound,
     MergeAction,
     MergeOp,
+    Timer,
 )
 from hetjax.schedule.batch_scaling import ScalingRule, among
+from hetjax.schedule.policies.asynchronous_parts import (
+    AsynchronousState,
+    Partners,
+    rescaled_rate,
+    split_in_half,
+)
+from hetjax.schedule.step_counts import StepCounts, StepRule, as_step_counts
 from hetjax.schedule.types import Actions, Policy, with_entry
-
-Partners = Callable[[int, int, int], tuple[int, ...]]
-_GOSSIP_STREAM = 30_011  # separates the choice of partners from other uses of a seed
-
-
-class AsynchronousState(NamedTuple):
-    """The tuples `sizes`, `local_rounds` and `updates` have one entry per worker."""
-
-    roster: Roster
-    sizes: tuple[float, ...]  # [examples] real-valued
-    local_rounds: tuple[int, ...]  # done
-    updates: tuple[int, ...]  # since the last scaling
-    examples: int  # [examples] since the last scaling
-    held: tuple[int, ...]  # workers that are too far ahead
-    merges: int
 
 
 @checked
 def asynchronous(
     *,
     batch_size: Positive | Sequence[Positive],
-    local_steps: Count = 1,
+    local_steps: Count | Sequence[Count] | StepRule | StepCounts = 1,
     transfers: Whole = 2,
     max_staleness: Whole | None = None,
     refetch: bool = True,
     partners: Partners | None = None,
     scaling: ScalingRule | None = None,
     window: Count | None = None,
+    grace: NotNegative | None = None,
+    buffer: Count | None = None,
+    rescaled: bool = False,
 ) -> Policy:
     """Each worker merges alone and begins its next `local_steps` without waiting.
 
@@ -55,9 +55,20 @@ def asynchronous(
     keep their own models. `partners(worker, merges, workers)` chooses the partners of
     each merge. With `scaling`, that rule sets the batch sizes after every `window`
     examples, and the relative learning rates are b_i / b. The round count of a worker
-    that joins starts at that of the slowest one, if its own is lower. Sources:
-    docs/algorithms F.3, F.5, G.2, G.6.
+    that joins starts at that of the slowest one, if its own is lower.
+
+    `local_steps` are one number, one per worker, or a rule: see `dynamic_local_updates`
+    and `measured_local_updates`. With `grace` [s] a worker only pushes when it arrives,
+    and waits: the first to arrive begins a grace period, and at its end, or as soon as
+    all active workers wait, all of them fetch and continue. An arrival at the very end
+    is in time. With a `buffer` of K the pushes of K arrivals change the model together,
+    at the K-th; each worker takes the present model and continues at once (FedBuff).
+    With `rescaled` worker i's learning rate is multiplied by t_i (sum_j 1/t_j) / k,
+    with t_i the expected seconds of its step and k the number of active workers
+    (Rescaled ASGD; the constant is ours). Sources: docs/algorithms F.3, F.5, G.2, G.6,
+    I.2, I.3, I.5, I.8.
     """
+    steps = as_step_counts(local_steps)
     if scaling and not window:
         raise ValueError(
             f"asynchronous: window={window}: pass the number of examples per scaling"
@@ -67,6 +78,20 @@ def asynchronous(
             "asynchronous: a worker that waits pushes first and fetches later, which "
             f"splits transfers={transfers} in half and allows no partners: pass "
             "refetch=False"
+        )
+    apart = {
+        "grace": grace,
+        "buffer": buffer,
+        "max_staleness": max_staleness,
+        "partners": partners,
+    }
+    given = [name for name, value in apart.items() if value is not None]
+    if len(given) > 1 and {"grace", "buffer"} & set(given):
+        raise ValueError(f"asynchronous: pass {' or '.join(given)}, not both")
+    if grace is not None and transfers % 2:
+        raise ValueError(
+            "asynchronous: a grace period splits a merge into a push and a fetch, but "
+            f"transfers={transfers}: pass 0 or 2"
         )
 
     def init(infos, num_examples):
@@ -81,6 +106,10 @@ def asynchronous(
             examples=0,
             held=(),
             merges=0,
+            infos=infos,
+            steps=steps.init(infos),
+            buffered=0,
+            grace_periods=0,
         )
         return dispatch_to(state, sorted(state.roster.active))
 
@@ -94,14 +123,48 @@ def asynchronous(
             case Leave():  # other workers may have waited for it
                 waiting = tuple(w for w in state.held if w != event.worker)
                 return release(state, waiting, None)
+            case Timer(name=name) if state.held and name == timer_name(state):
+                return end_grace(state, state.held, ())
         return state, Actions()
 
     def handle_arrival(state, event):
         k = event.worker
         merge = MergeAction((k,), partners=choose(state, k), transfers=transfers)
         state = count(state, event)
+        if buffer:
+            state, op = into_buffer(state)
+            merge = merge._replace(op=op)
         waiting = (*state.held, k) if k in state.roster.active else state.held
+        if grace is not None:
+            return wait(state, waiting, merge, event.time)
         return release(state, waiting, merge)
+
+    def into_buffer(state):
+        """The operation of an arrival, which applies the buffer if it is full."""
+        op = MergeOp.ACCUMULATE | MergeOp.FETCH
+        n = state.buffered + 1
+        if n == buffer:
+            return state._replace(buffered=0), op | MergeOp.APPLY
+        return state._replace(buffered=n), op
+
+    def wait(state, waiting, merge, time):
+        """Push; the worker waits for the end of the grace period, or begins one."""
+        push = (merge._replace(op=MergeOp.PUSH, transfers=transfers // 2),)
+        if state.roster.active <= set(waiting):
+            return end_grace(state, waiting, push)
+        begins = waiting and not state.held
+        number = state.grace_periods + bool(begins)
+        state = state._replace(held=waiting, grace_periods=number)
+        timers = ((timer_name(state), time + (grace or 0.0)),) if begins else ()
+        return state, Actions(push, timers=timers)
+
+    def end_grace(state, waiting, merges):
+        """The workers that waited take the model and continue."""
+        if waiting:
+            half = transfers // 2
+            fetch = MergeAction(waiting, op=MergeOp.FETCH, transfers=half)
+            merges = (*merges, fetch)
+        return dispatch_to(state._replace(held=()), waiting, merges)
 
     def handle_join(state, k):
         done = state.local_rounds
@@ -122,6 +185,10 @@ def asynchronous(
     def release(state, waiting, merge):
         """Dispatch to waiting workers that may continue; `merge` is the arrival's."""
         merges = (merge,) if merge else ()
+        if grace is not None:  # a worker has left
+            if state.roster.active <= set(waiting):
+                return end_grace(state, waiting, ())
+            return state._replace(held=waiting), Actions()
         if max_staleness is None:
             return dispatch_to(state, waiting, merges)
         done, active = state.local_rounds, state.roster.active
@@ -129,7 +196,7 @@ def asynchronous(
         free = tuple(w for w in waiting if done[w] <= latest)
         held = tuple(w for w in waiting if done[w] > latest)
         if refetch:
-            merges = _split_in_half(merge, held, free, transfers // 2)
+            merges = split_in_half(merge, held, free, transfers // 2)
         return dispatch_to(state._replace(held=held), free, merges)
 
     def dispatch_to(state, workers, merges=()):
@@ -139,13 +206,19 @@ def asynchronous(
         return state, Actions(merges, dispatch)
 
     def next_round(state, worker):
-        sizes = state.sizes
+        sizes, active = state.sizes, state.roster.active
         largest = batch_size if isinstance(batch_size, (int, float)) else max(sizes)
-        return LocalRound(local_steps, sizes[worker], sizes[worker] / largest)
+        rate = sizes[worker] / largest
+        if rescaled:
+            rate *= rescaled_rate(state, worker, active)
+        number = steps.count(state.steps, worker, sorted(active))
+        return LocalRound(number, sizes[worker], rate)
 
     def count(state, event):
         k, local_round, done = event.worker, event.local_round, state.local_rounds
+        seconds = event.finish - event.start
         state = state._replace(
+            steps=steps.observe(state.steps, k, local_round, seconds),
             roster=state.roster.after(event),
             local_rounds=with_entry(done, k, done[k] + 1),
             merges=state.merges + 1,
@@ -163,32 +236,6 @@ def asynchronous(
     return Policy(init, react)
 
 
-def _split_in_half(
-    merge: MergeAction | None,
-    held: tuple[int, ...],
-    free: tuple[int, ...],
-    transfers: int,
-) -> tuple[MergeAction, ...]:
-    """Split merges: workers that must wait only push, and released ones fetch."""
-    arrived = merge.members if merge else ()
-    merges = [merge] if merge else []
-    if merge and set(arrived) <= set(held):
-        merges = [merge._replace(op=MergeOp.PUSH, transfers=transfers)]
-    released = [(w,) for w in free if (w,) != arrived]
-    return (
-        *merges,
-        *(MergeAction(w, op=MergeOp.FETCH, transfers=transfers) for w in released),
-    )
-
-
-@checked
-def random_partner(seed: HostSeed = 0) -> Partners:
-    """Chooses one other worker uniformly, if there is one (AD-PSGD's gossip)."""
-
-    def choose(worker, merges, workers):
-        if workers == 1:
-            return ()
-        rng = np.random.default_rng((_GOSSIP_STREAM, seed, merges))
-        return ((worker + 1 + int(rng.integers(workers - 1))) % workers,)
-
-    return choose
+def timer_name(state: AsynchronousState) -> str:
+    """The name of the timer at the end of the present grace period."""
+    return f"grace {state.grace_periods}"

@@ -138,6 +138,11 @@ def outer_actions(g: int, workers: Workers, actions: Actions) -> Actions:
     """The actions of a group's policy, with the machine's names."""
     if not any(actions):
         return actions
+    if actions.cancel:
+        raise ValueError(
+            "hierarchical: a group's policy cancels rounds, but only a policy of all "
+            'workers may: choose one that does not, such as with stop="ignore"'
+        )
 
     def rename(merge):
         return merge._replace(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hetjax.arguments import Count, checked
+from hetjax.machine.merge_times import moves_of
 from hetjax.machine.merge_tree import Node, Topology
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
@@ -201,11 +202,11 @@ def _with_merges(
 
     For every node the group stores the last merge, with all members so far (workers may
     merge one by one); the node's model is broadcast to them. A node's own steps add no
-    members, and only merges that push count.
+    members, and only merges that change the node's model count.
     """
     if not merges:
         return group
-    counted = sum(m.node == top and MergeOp.PUSH in m.op for m in merges)
+    counted = sum(m.node == top and moves_of(m.op).changes for m in merges)
     last = {m.node: m for m in group.merged}
     for merge in merges:
         if merge.op == MergeOp.STEP:
