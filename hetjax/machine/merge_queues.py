@@ -56,7 +56,7 @@ class MergeQueues(Checkpointable):
         """
         all_members = (*action.members, *action.partners)
         _check(action, all_members)
-        start = max(now, *map(self._member_free, action.members))
+        start = max([now, *map(self._member_free, action.members)])
         node_free = self._nodes.get(action.node, 0.0)
         if action.transfers or action.blocking:
             start = max(start, node_free)

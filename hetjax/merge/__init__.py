@@ -39,7 +39,7 @@ from hetjax.merge.masking import masked
 from hetjax.merge.members import reset_to
 from hetjax.merge.outer import buffered, outer
 from hetjax.merge.parameter_server import downpour, easgd, gossip, magma_async
-from hetjax.merge.parts import divided, in_parts
+from hetjax.merge.parts import Pattern, divided, in_parts
 from hetjax.merge.sma import replica_mean, sma
 from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats, stats
@@ -47,6 +47,7 @@ from hetjax.replica import Buffer
 
 __all__ = [
     "PUSH_FETCH",
+    "Pattern",
     "Buffer",
     "Group",
     "Merge",

@@ -1,5 +1,8 @@
 """Merges of gradients: synchronous SGD, and sums up a tree (HierSGD)."""
 
+from collections.abc import Callable
+
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -12,17 +15,23 @@ from hetjax.merge.formulas.weights import proportional_weights
 from hetjax.merge.group_merges import group_merge
 from hetjax.merge.members import CenterState
 from hetjax.merge.types import Merge, MergeProperty
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.optimizers import Optimizer, built, check_center_optimizer
 
 
 @checked
-def gradient_aggregation(optimizer: Optimizer = optax.sgd) -> Merge:
+def gradient_aggregation(
+    optimizer: Optimizer = optax.sgd,
+    *,
+    scale: Callable[[WorkerStats], jax.Array] | None = None,
+) -> Merge:
     """Takes one central optimizer step on the example-weighted mean gradient.
 
         g = sum_i n_i g_i / sum_i n_i        g_i: mean gradient over n_i examples
         w <- w + eta update(g);   w_i <- w
 
-    eta is data: the learning rate of the members' rounds, averaged by examples.
+    eta is data: the learning rate of the members' rounds, averaged by examples, each
+    times `scale(stats)` [n] if that is passed (such as less for a late gradient).
     `optimizer` is as in `local.from_optax`. Model state is averaged by examples, too.
     With one member at a time, whose gradient is stale, this is the standard parameter
     server; after the operation PUSH alone the member keeps its model. Needs the local
@@ -36,7 +45,8 @@ def gradient_aggregation(optimizer: Optimizer = optax.sgd) -> Merge:
     def apply(state, group, stats, op):
         alpha = proportional_weights(stats.examples, stats.present)
         g = group.total(members.buffer_of("grad_sum"), alpha)
-        eta = members.mean_learning_rate(stats, alpha)
+        scaled = alpha if scale is None else alpha * scale(stats)
+        eta = members.mean_learning_rate(stats, scaled)
         center, opt_state = optimizer_step(tx, state.center, state.memory, g, eta)
         statistics = members.mean_statistics(state, group, alpha)
         new = CenterState(center, statistics, opt_state)

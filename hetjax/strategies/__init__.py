@@ -15,8 +15,35 @@ from hetjax.strategies.async_sgd import (
     magma_async_sgd,
 )
 from hetjax.strategies.baselines import elastic_sgd, sequential_sgd, slide, sync_sgd
+from hetjax.strategies.bounded_delay import (
+    dc_asgd,
+    malenia_sgd,
+    rennala_sgd,
+    ringleader_asgd,
+    ringmaster_asgd,
+)
 from hetjax.strategies.crossbow import easgd_sync, sma
+from hetjax.strategies.diloco import (
+    async_diloco,
+    delayed_nesterov,
+    diloco,
+    heloco,
+    mla,
+    slow_mo,
+)
 from hetjax.strategies.easgd import eamsgd, easgd
+from hetjax.strategies.federated import (
+    fed_async,
+    fed_buff,
+    fed_opt,
+    fed_prox,
+    scaffold,
+)
+from hetjax.strategies.fragments import (
+    decoupled_diloco,
+    sparse_loco,
+    streaming_diloco,
+)
 from hetjax.strategies.hier_sgd import hier_sgd
 from hetjax.strategies.local_sgd import (
     biased_local_sgd,
@@ -49,6 +76,25 @@ STRATEGIES = {
     "eamsgd": eamsgd,
     "ad_psgd": ad_psgd,
     "adaptive_sgd": adaptive_sgd,
+    "diloco": diloco,
+    "slow_mo": slow_mo,
+    "fed_opt": fed_opt,
+    "fed_prox": fed_prox,
+    "scaffold": scaffold,
+    "async_diloco": async_diloco,
+    "delayed_nesterov": delayed_nesterov,
+    "mla": mla,
+    "heloco": heloco,
+    "fed_async": fed_async,
+    "fed_buff": fed_buff,
+    "ringmaster_asgd": ringmaster_asgd,
+    "rennala_sgd": rennala_sgd,
+    "malenia_sgd": malenia_sgd,
+    "ringleader_asgd": ringleader_asgd,
+    "dc_asgd": dc_asgd,
+    "streaming_diloco": streaming_diloco,
+    "decoupled_diloco": decoupled_diloco,
+    "sparse_loco": sparse_loco,
 }
 
 __all__ = [
@@ -56,8 +102,13 @@ __all__ = [
     "Strategy",
     "ad_psgd",
     "adaptive_sgd",
+    "async_diloco",
     "async_sgd",
     "biased_local_sgd",
+    "dc_asgd",
+    "decoupled_diloco",
+    "delayed_nesterov",
+    "diloco",
     "downpour",
     "eamsgd",
     "easgd",
@@ -65,14 +116,28 @@ __all__ = [
     "elastic_sgd",
     "fed_acc",
     "fed_adp",
+    "fed_async",
+    "fed_buff",
     "fed_nova",
+    "fed_opt",
+    "fed_prox",
+    "heloco",
     "hier_sgd",
     "hogwild",
     "local_sgd",
     "magma_async_sgd",
+    "malenia_sgd",
+    "mla",
+    "rennala_sgd",
+    "ringleader_asgd",
+    "ringmaster_asgd",
+    "scaffold",
     "sequential_sgd",
     "slide",
+    "slow_mo",
     "sma",
+    "sparse_loco",
+    "streaming_diloco",
     "sweep",
     "sync_sgd",
 ]

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+import jax
+import jax.numpy as jnp
 import optax
 
 from hetjax import local, merge, schedule
@@ -23,6 +25,7 @@ def async_sgd(
     weight_decay: NotNegative = 0.0,
     optimizer: Optimizer | None = None,
     max_staleness: Whole | None = None,
+    delay_adaptive: bool = False,
 ) -> Strategy:
     """The standard parameter server: each worker pushes a gradient and fetches w.
 
@@ -31,7 +34,9 @@ def async_sgd(
     Pushes and fetches queue for the link, and the worker waits for them. The server's
     steps are those of `sync_sgd`. A worker that is more than `max_staleness` steps
     ahead of the slowest one pushes, waits, and fetches before it continues (stale
-    synchronous parallel). Source: docs/algorithms F.3, K.2.
+    synchronous parallel). With `delay_adaptive`, the learning rate of a gradient is
+    eta k / max(k, tau), for k workers and tau updates since w_old. Sources:
+    docs/algorithms F.3, K.2, L.6.
     """
     merging, learning_rate = center_step(
         optimizer,
@@ -39,9 +44,15 @@ def async_sgd(
         server_momentum=server_momentum,
         weight_decay=weight_decay,
         ema=ema,
+        scale=_less_if_late if delay_adaptive else None,
     )
     policy = schedule.asynchronous(batch_size=batch_size, max_staleness=max_staleness)
     return Strategy(policy, local.gradient(), merging, batch_size, learning_rate)
+
+
+def _less_if_late(stats: merge.WorkerStats) -> jax.Array:
+    """k / max(k, tau)."""
+    return stats.num_workers / jnp.maximum(stats.num_workers, stats.staleness)
 
 
 @factory

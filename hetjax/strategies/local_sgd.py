@@ -1,20 +1,18 @@
 """Local SGD on heterogeneous devices: balanced, unbalanced, biased."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from hetjax import local, merge, sampling, schedule
+from hetjax import local, merge, sampling
 from hetjax.arguments import Count, Fraction, NotNegative
 from hetjax.merge import Merge
 from hetjax.optimizers import Optimizer
 from hetjax.sampling.biased import PoolFactor, PoolFormula
-from hetjax.schedule import LearningRateLike, WorkerInfo
+from hetjax.schedule import LearningRateLike
+from hetjax.strategies.local_steps import Steps, in_rounds, steps_of
 from hetjax.strategies.step_rules import learner
 from hetjax.strategies.types import Strategy, factory
 from hetjax.traced_settings import is_given
 
-Steps = Count | Sequence[Count] | str
-Workers = tuple[WorkerInfo, ...]
 Aggregation = Literal["average", "steps", "fed_nova", "fed_acc", "fed_adp"]
 
 
@@ -55,7 +53,7 @@ def local_sgd(
     update, learning_rate = learner(
         optimizer, learning_rate, momentum=momentum, weight_decay=weight_decay
     )
-    policy = _rounds(local_steps, batch_size)
+    policy = in_rounds(local_steps, batch_size)
     strategy = Strategy(policy, update, merging, batch_size, learning_rate)
     return strategy._replace(settings={"momentum": momentum})
 
@@ -100,7 +98,7 @@ def biased_local_sgd(
     if sampler == "uniform":
         return strategy._replace(settings=settings)
     biased = sampling.biased(
-        local_steps=_steps_of(local_steps, batch_size),
+        local_steps=steps_of(local_steps, batch_size),
         pool_factor=pool_factor,
         unified=sampler == "unified",
         pool_formula=pool_formula,
@@ -130,7 +128,7 @@ def fed_nova(
     update = local.sgd(momentum=momentum)
     if is_given(proximal):
         update = local.proximal(proximal=proximal)
-    policy = _rounds(local_steps, batch_size)
+    policy = in_rounds(local_steps, batch_size)
     return Strategy(policy, update, merging, batch_size, learning_rate)
 
 
@@ -152,7 +150,7 @@ def fed_acc(
     """
     update, learning_rate = learner(optimizer, learning_rate, momentum=momentum)
     merging = merge.fed_acc(power=power, weight_by_share=weight_by_share)
-    policy = _rounds(local_steps, batch_size)
+    policy = in_rounds(local_steps, batch_size)
     return Strategy(policy, update, merging, batch_size, learning_rate)
 
 
@@ -171,7 +169,7 @@ def fed_adp(
     `optimizer` is in place of SGD (`hetjax.strategies`). Source: `merge.fed_adp`.
     """
     update, learning_rate = learner(optimizer, learning_rate, momentum=momentum)
-    policy = _rounds(local_steps, batch_size)
+    policy = in_rounds(local_steps, batch_size)
     merging = merge.fed_adp(alpha=alpha)
     return Strategy(policy, update, merging, batch_size, learning_rate)
 
@@ -190,21 +188,3 @@ def _aggregation(name: Aggregation, momentum: float, reset: bool) -> Merge:
     if name == "fed_nova":
         return merge.fed_nova(momentum=momentum)
     return merge.fed_acc() if name == "fed_acc" else merge.fed_adp()
-
-
-def _rounds(local_steps: Steps, batch_size: int) -> schedule.Policy:
-    steps = _steps_of(local_steps, batch_size)
-    return schedule.rounds(local_steps=steps, batch_size=batch_size)
-
-
-def _steps_of(local_steps: Steps, batch_size: int) -> Callable[[Workers], Any]:
-    """tau of every worker: as passed, or from the workers' expected seconds."""
-    word, _, number = str(local_steps).partition(":")
-    if word == "measured" and number.isdigit() and int(number) > 0:
-        return schedule.equal_time(int(number), batch_size)
-    if isinstance(local_steps, str) or local_steps == ():
-        raise ValueError(
-            f"local_steps={local_steps!r}: pass a number, one for each worker, or "
-            "'measured:32'"
-        )
-    return lambda workers: local_steps

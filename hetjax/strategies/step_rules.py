@@ -1,5 +1,6 @@
 """What steps are of: SGD, or an optax optimizer at workers or center, and its rate."""
 
+from collections.abc import Callable
 from typing import Any
 
 import optax
@@ -7,7 +8,7 @@ import optax
 from hetjax import local, merge
 from hetjax.arguments import shown
 from hetjax.local import LocalUpdate
-from hetjax.merge import Merge
+from hetjax.merge import Merge, WorkerStats
 from hetjax.optimizers import Optimizer
 from hetjax.schedule import LearningRateLike
 from hetjax.traced_settings import is_given
@@ -38,22 +39,24 @@ def center_step(
     server_momentum: float,
     weight_decay: float,
     ema: bool = False,
+    scale: Callable[[WorkerStats], Any] | None = None,
 ) -> tuple[Merge, LearningRateLike]:
     """The merge of gradients by SGD with these settings, or by the optimizer.
 
-    Also returns the learning rate. With `ema`, the momentum is an average.
+    Also returns the learning rate. With `ema`, the momentum is an average. `scale` is
+    that of `merge.gradient_aggregation`.
     """
     own = {"server_momentum": server_momentum, "weight_decay": weight_decay}
     rate = rate_of(optimizer, learning_rate, ema=ema, **own)
     if optimizer is not None:
-        return merge.gradient_aggregation(optimizer), rate
+        return merge.gradient_aggregation(optimizer, scale=scale), rate
     given = is_given(server_momentum)
     step = optax.sgd(1.0, momentum=server_momentum if given else None)
     if ema and (given or is_given(weight_decay)):
         step = optax.chain(optax.ema(server_momentum, debias=False), optax.scale(-1.0))
     if is_given(weight_decay):
         step = optax.chain(optax.add_decayed_weights(weight_decay), step)
-    return merge.gradient_aggregation(step), rate
+    return merge.gradient_aggregation(step, scale=scale), rate
 
 
 def rate_of(
