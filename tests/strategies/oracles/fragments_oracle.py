@@ -4,7 +4,7 @@ A fragment is an array of indices into the flat model.
 """
 
 import numpy as np
-from compression_oracle import num_bytes, rounded
+from compression_oracle import compressed
 from outer_oracle import nesterov
 from vector_world import BYTES, LocalSGD, Server
 
@@ -31,6 +31,7 @@ def streaming_diloco(
     learning_rate,
     local_steps=2,
     fragments=None,
+    tensors=None,
     delay=0,
     blend=0.0,
     exchange=None,
@@ -41,9 +42,11 @@ def streaming_diloco(
     """After step t, if d divides t: an outer step of fragment (t / d - 1) mod P.
 
     `delay` steps later the workers take it: w_p <- a w_p + (1 - a) c_p, a = `blend`.
-    d = max(1, round(H / P)).
+    d = max(1, round(H / P)). `tensors` are arrays of indices, each in one fragment; each
+    is quantized by itself.
     """
     pieces = fragments or whole(workers)
+    tensors = tensors or pieces
     d = max(1, round(local_steps / len(pieces)))
     server, learner = Server(workers), LocalSGD(workers, **local)
     outer = [nesterov(outer_learning_rate, outer_momentum) for _ in pieces]
@@ -59,14 +62,17 @@ def streaming_diloco(
             return server
         for i, draws in arrived:
             w[i] = learner(i, draws, w[i], eta)
+            server.given[i] = w[i]
         t += 1
         if t % d == 0:
             p = (t // d - 1) % len(pieces)
             where, center = pieces[p], server.center.copy()
-            sent = [rounded(center[where] - x[where], exchange) for x in w]
-            for i in range(len(w)):
-                server.hear(i, num_bytes(len(where), exchange))
-            center[where] -= outer[p](np.mean(sent, 0), eta)
+            own = [t for t in tensors if set(t) <= set(where)]
+            sent = [compressed(center - x, own, exchange=exchange) for x in w]
+            for i, (_, _, size) in enumerate(sent):
+                server.hear(i, size)
+            d_p = np.mean([value[where] for value, *_ in sent], 0)
+            center[where] -= outer[p](d_p, eta)
             server.change(center)
             server.merges += 1
             due[t + delay] = where, center[where]
@@ -203,6 +209,7 @@ def decoupled_diloco(
 
     def begin(m):
         eta[m] = workers.eta(learning_rate)
+        syncer.server.given[m] = syncer.w[m]
         workers.begin(m, steps)
 
     for m in range(k):

@@ -90,6 +90,7 @@ class Server:
         """All begin at the workers' start; that first model costs no bytes."""
         k = len(workers)
         self.workers, self.center, self.version = workers, workers.start, 0
+        self.centers: list[tuple[float, np.ndarray]] = []  # (time, c) of all changes
         self.given = [workers.start] * k
         self.seen = [0] * k  # the version that each was given
         self.up, self.down = [0] * k, [0] * k
@@ -118,6 +119,7 @@ class Server:
         """A new center, and version."""
         self.center = center
         self.version += 1
+        self.centers.append((self.workers.now, center))
 
     def give(self, i: int, model: Any = None, num_bytes: int | None = None) -> None:
         """Give a worker c, or another model."""
