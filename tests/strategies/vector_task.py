@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import tiny_runs

@@ -42,8 +42,8 @@ def streaming_diloco(
     """After step t, if d divides t: an outer step of fragment (t / d - 1) mod P.
 
     `delay` steps later the workers take it: w_p <- a w_p + (1 - a) c_p, a = `blend`.
-    d = max(1, round(H / P)). `tensors` are arrays of indices, each in one fragment; each
-    is quantized by itself.
+    d = max(1, round(H / P)). `tensors` are arrays of indices, each in one fragment and
+    quantized by itself.
     """
     pieces = fragments or whole(workers)
     tensors = tensors or pieces
@@ -134,7 +134,9 @@ class Syncer:
         self.tensors = tensors or self.pieces
         self.average = average
         self.tokens = [tokens] * k if np.ndim(tokens) == 0 else tokens
-        self.outer = [nesterov(outer_learning_rate, outer_momentum) for _ in self.pieces]
+        self.outer = [
+            nesterov(outer_learning_rate, outer_momentum) for _ in self.pieces
+        ]
         self.w = [workers.start] * k
         self.steps = [[0] * len(self.pieces) for _ in range(k)]  # since it received p
         self.answers, self.weights = {}, []

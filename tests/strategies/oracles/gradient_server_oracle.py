@@ -8,10 +8,7 @@ from vector_world import Server
 
 
 def each_gradient(workers, arrive):
-    """On each report: arrive(server, i, gradient, begin) does all but the waiting.
-
-    The gradient is a function, so that a report that is dropped costs nothing.
-    """
+    """On each report: arrive(server, i, gradient) does all but the waiting."""
     server = Server(workers)
     for i in range(len(workers)):
         workers.begin(i)
@@ -192,9 +189,7 @@ def dc_asgd(workers, *, learning_rate, strength=None, decay=None):
             q[i] = decay * q[i] + (1 - decay) * grad**2
             weight = strength / np.sqrt(q[i] + 1e-7)
         away = server.center - server.given[i]
-        server.change(
-            server.center - learning_rate * (grad + weight * grad**2 * away)
-        )
+        server.change(server.center - learning_rate * (grad + weight * grad**2 * away))
         server.merges += 1
         server.give(i)
 

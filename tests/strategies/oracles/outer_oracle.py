@@ -166,9 +166,7 @@ def scaffold(
         new = {i: own[i] - c + (x - y[i]) / (h[i] * eta) for i in draws}
         for i in draws:
             server.hear(i, 2 * server.dense)
-        server.change(
-            x + server_learning_rate * np.mean([y[i] - x for i in draws], 0)
-        )
+        server.change(x + server_learning_rate * np.mean([y[i] - x for i in draws], 0))
         server.merges += 1
         c = c + sum(new[i] - own[i] for i in draws) / n
         for i in draws:

@@ -48,9 +48,7 @@ def clock(oracle, center, given=None, *, end=14.5, reports="", more=None, **sett
 
 
 def grad(oracle, center, given=None, *, end=7.5, reports="", more=None, **settings):
-    return clock(
-        oracle, center, given, end=end, reports=reports, more=more, **settings
-    )
+    return clock(oracle, center, given, end=end, reports=reports, more=more, **settings)
 
 
 def slower(examples):
@@ -260,7 +258,9 @@ GRADIENTS = {  # I.6 to I.8, I.13
         {0: (0.99, 0.29), 1: (1.295820, -0.927580)},
         strength=0.4,
     ),
-    "DC-ASGD-a": grad(gradients.dc_asgd, (1.018516, -0.220058), strength=0.2, decay=0.95),
+    "DC-ASGD-a": grad(
+        gradients.dc_asgd, (1.018516, -0.220058), strength=0.2, decay=0.95
+    ),
 }
 PARTS = {  # I.10, I.11
     "streaming": sync(

@@ -96,7 +96,8 @@ class Server:
         self.up, self.down = [0] * k, [0] * k
         self.merges = 0  # changes of c and reports that entered
         self.applied = 0  # reports that entered
-        self.staleness: list[int] = []  # of each report
+        self.staleness: list[int] = []  # of each report that entered or was dropped
+        self.entered: list[list[int]] = [[] for _ in range(k)]  # of a worker's reports
         self.more: dict[str, Any] = {}
 
     @property
@@ -112,6 +113,7 @@ class Server:
         """Count a report that enters; return its staleness."""
         self.up[i] += self.dense if num_bytes is None else num_bytes
         self.applied += 1
+        self.entered[i].append(self.stale(i))
         self.staleness.append(self.stale(i))
         return self.staleness[-1]
 
