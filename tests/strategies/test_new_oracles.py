@@ -1,23 +1,14 @@
 """Whole runs of the newer strategies against their NumPy float64 oracles."""
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
-from new_cases import CASES, replay, strategy_of
+from new_case import replay, strategy_of
+from new_cases import CASES
 from quick import quick_if
 from vector_task import PROBLEMS, centers_of, run
-
-# float32 against float64, relative to the largest number: tens of steps and merges
-# round by 6e-8 each. A wrong term is of the order of 1e-2 and more.
-TOLERANCE = 1e-5
-
-
-def assert_near(found, wanted, what):
-    scale = max(1.0, np.abs(wanted).max())
-    np.testing.assert_allclose(
-        found, wanted, rtol=0, atol=TOLERANCE * scale, err_msg=what
-    )
 
 
 def assert_same(name, *, compiled, monkeypatch=None):
@@ -33,11 +24,14 @@ def assert_same(name, *, compiled, monkeypatch=None):
         monkeypatch=monkeypatch,
     )
     assert found.history.stopped == ""
-    assert_near(found.centers, centers_of(server, found.times), "centers")
+    wanted = centers_of(server, found.times)
+    atol = case.tolerance * max(1.0, np.abs(wanted).max())
+    near = partial(np.testing.assert_allclose, rtol=0, atol=atol)
+    near(found.centers, wanted, err_msg="centers")
     for i, model in found.given.items():
-        assert_near(model, server.given[i], f"model given to worker {i}")
+        near(model, server.given[i], err_msg=f"model given to worker {i}")
     assert (found.up, found.down) == (server.up, server.down), "bytes up, down"
-    if case.strategy not in ("streaming_diloco", "decoupled_diloco"):
+    if case.strategy not in ("streaming_diloco", "decoupled_diloco"):  # parts
         stale = [dict(Counter(own)) for own in server.entered]
         assert [w.staleness for w in found.history.workers] == stale
     return found

@@ -10,7 +10,8 @@ import pytest
 from async_outer_oracle import aligned, steps_by_speed
 from compression_oracle import compressed
 from fragments_oracle import Syncer, closing, packed, radial_direction
-from new_cases import CASES, replay
+from new_case import replay
+from new_cases import CASES
 from second_vectors import CLOCK, VECTORS
 from vector_task import PROBLEMS
 from vector_world import Workers, rounds

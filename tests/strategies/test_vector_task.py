@@ -11,6 +11,8 @@ from vector_world import Workers
 import hetjax as hj
 
 ATOL = 2e-6  # tens of steps and merges in float32
+# 1 - 0.999^n in float32 is known to 6e-8 / 1e-3, and a step of Adam to half of that
+ADAM_ATOL = 3e-5
 PAIR, TRIO, CLOCK = (1.0, 1.0), (1.0, 1.0, 1.0), (2.0, 3.0, 7.0)
 
 
@@ -53,12 +55,13 @@ def test_a_run_is_that_of_the_oracle(name, compiled, monkeypatch):
         factory(**settings), given, seconds, end, compiled=compiled, monkeypatch=watch
     )
     wanted = centers_of(server, found.times)
-    np.testing.assert_allclose(found.centers, wanted, atol=ATOL)
+    atol = ADAM_ATOL if name == "AdamW" else ATOL
+    np.testing.assert_allclose(found.centers, wanted, atol=atol)
     if center is not None:
         np.testing.assert_allclose(found.centers[-1], center, atol=ATOL)
     assert (found.up, found.down) == (server.up, server.down)
     for i, model in found.given.items():
-        np.testing.assert_allclose(model, server.given[i], atol=ATOL)
+        np.testing.assert_allclose(model, server.given[i], atol=atol)
     assert len(found.given) == (0 if compiled else len(seconds))
     stale = [w.staleness for w in found.history.workers]
     assert stale == [{tau: own.count(tau) for tau in own} for own in server.entered]
