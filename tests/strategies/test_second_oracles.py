@@ -1,0 +1,325 @@
+"""The oracles of the newer algorithms against numbers that were computed by hand."""
+
+import async_outer_oracle as servers
+import compression_oracle as compression
+import fragments_oracle as pieces
+import gradient_server_oracle as gradients
+import numpy as np
+import outer_oracle as outer
+import pytest
+from async_outer_oracle import aligned, steps_by_speed
+from compression_oracle import compressed
+from fragments_oracle import Syncer, closing, packed, radial_direction
+from new_case import replay
+from new_cases import CASES
+from second_vectors import CLOCK, VECTORS
+from vector_task import PROBLEMS
+from vector_world import Workers, rounds
+
+ATOL = 1e-6  # the vectors have six decimals
+
+
+def close(one, other):
+    np.testing.assert_allclose(one, other, rtol=0, atol=ATOL)
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_vector(name):
+    vector = VECTORS[name]
+    server = vector.run()
+    close(server.center, vector.center)
+    if vector.reports:
+        said = " ".join(f"{t:g}/{i}" for t, i in server.workers.reports)
+        assert said == vector.reports
+    for i, model in vector.given.items():
+        close(server.given[i], model)
+    for key, wanted in vector.more.items():
+        found = server.more.get(key, getattr(server, key, None))
+        pairs = [(found, wanted)]
+        if isinstance(wanted, list):
+            pairs = zip(found, wanted, strict=True)
+        for one, other in pairs:
+            if other is not None:
+                close(one, other)
+
+
+@pytest.mark.parametrize(
+    ("momentum", "corrected"),
+    [
+        ((1, 1), (3, 4)),
+        ((-2, 1), (2.969443, 4.015279)),
+        ((-4, -1), (2.579454, 3.894863)),
+        ((-4, 4), (2.016570, 4.575308)),
+    ],
+)
+def test_a_tensor_is_aligned(momentum, corrected):
+    close(aligned(np.array([3.0, 4.0]), np.array(momentum, float)), corrected)
+
+
+def test_steps_by_speed():
+    assert steps_by_speed(CLOCK, 7) == [7, 4, 2]
+    assert steps_by_speed((3.0, 3.0), 5) == [5, 5]
+    assert steps_by_speed((1.0, 100.0), 5) == [5, 1]
+
+
+def compress(x, lengths, **settings):
+    ends = np.cumsum([0, *lengths])
+    tensors = [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+    value, _, size = compressed(np.array(x, float), tensors, **settings)
+    return value, size
+
+
+COMPRESSED = {
+    "int8, largest of two": (
+        (0.5, -2, 1, 0, 3, -3, 0.1),
+        (5, 2),
+        {"exchange": "int8", "top_k": 1, "chunk": 2},
+        (0, -2.007874, 0.992126, 0, 3, -3, 0),
+        14,
+    ),
+    "int4": (
+        (1, -0.3, 0.06, 0),
+        (4,),
+        {"exchange": "int4"},
+        (1, -0.285714, 0, 0),
+        2 + 4,
+    ),
+    "bf16": (
+        (1, -0.3, 0.06, 0),
+        (4,),
+        {"exchange": "bf16"},
+        (1, -0.300781, 0.060059, 0),
+        8,
+    ),
+    "stat2": (
+        (1, -2, 0.5, 3),
+        (4,),
+        {"exchange": "stat2"},
+        (0.75, -2, 0.75, 3),
+        1 + 4 + 16,
+    ),
+    "ties: the lower index": (
+        (1, -1, 1, 2),
+        (4,),
+        {"top_k": 2, "chunk": 3},
+        (1, -1, 0, 2),
+        13,  # three numbers of 32 + 2 bits
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_compression(name):
+    x, lengths, settings, value, size = COMPRESSED[name]
+    found = compress(x, lengths, **settings)
+    close(found[0], value)
+    assert found[1] == size
+
+
+@pytest.mark.parametrize(
+    ("average", "center"),
+    [("mean", (0.024868, 0.572710)), ("rda", (-0.073567, 0.315429))],
+)
+def test_a_syncer_weighs_by_tokens(average, center):
+    workers = Workers((1.0, 1.0), 0.0)
+    syncer = Syncer(workers, learning_rate=0.5, average=average, tokens=(4, 6))
+
+    def merge(take):
+        for m in (0, 1):
+            syncer.answer(m, 0)
+        syncer.merge(0)
+        for m in take:
+            syncer.take(m, 0)
+
+    syncer.work(0, workers.draw(0, 2))
+    syncer.work(1, workers.draw(1, 1))
+    merge(take=(0,))
+    syncer.work(0, workers.draw(0, 1))
+    merge(take=())
+    close(syncer.weights, [(0.470588, 0.529412), (0.307692, 0.692308)])
+    close(syncer.server.center, center)
+
+
+def test_radial_direction():
+    deltas = [np.array([3.0, 4.0]), np.array([0.0, 2.0])]
+    close(radial_direction(deltas, (0.25, 0.75)), (0.428897, 2.716348))
+    close(radial_direction(deltas[:1], (1.0,)), deltas[0])
+    zero = np.zeros(2)
+    close(radial_direction([zero, deltas[1]], (0.5, 0.5)), (0, 1))
+    opposed = [deltas[1], -2 * deltas[1]]  # y = 0: the mean
+    close(radial_direction(opposed, (0.5, 0.5)), (0, -1))
+
+
+def test_a_request_closes_after_its_grace():
+    assert closing((3, 1, None, 4.5), quorum=2, grace=2) == ([0, 1, 3], 5)
+    assert closing((3, 1), quorum=1, grace=9) == ([0, 1], 3)
+    assert closing((3, 1, 3.5), quorum=1, grace=2) == ([0, 1], 3)
+
+
+def test_fragments_are_packed():
+    assert packed((3, 8, 4, 3, 1), 2) == [[1, 4], [0, 2, 3]]
+    assert packed((2, 2, 2), 1) == [[0, 1, 2]]
+
+
+# Laws
+
+STEP = {"learning_rate": 0.4}
+PROBLEM = PROBLEMS["mixed"]
+EQUAL, UNEQUAL, ALONE = (1.0, 1.0, 1.0), (2.0, 3.0, 7.0), (1.0,)
+
+
+def ran(oracle, seconds, end=24.5, **settings):
+    workers = Workers(seconds, end, PROBLEM.gradient, PROBLEM.start)
+    return oracle(workers, **STEP, **settings)
+
+
+def sgd_of_outer(g):
+    return {"outer_optimizer": ("sgd", g)}
+
+
+def decoupled_in_step(workers, *, learning_rate):
+    """All learners answer, then all take the merged model."""
+    syncer = Syncer(workers, learning_rate=learning_rate)
+    for draws, eta in rounds(workers, 2, learning_rate):
+        for m in draws:
+            syncer.work(m, draws[m], eta)
+            syncer.answer(m, 0)
+        syncer.merge(0)
+        for m in draws:
+            syncer.take(m, 0)
+    return syncer.server
+
+
+LAWS = {
+    "outer SGD is local SGD": (
+        ran(outer.diloco, UNEQUAL, **sgd_of_outer(1.0)),
+        ran(outer.local_sgd, UNEQUAL),
+    ),
+    "SlowMo at a constant rate is FedAvgM": (
+        ran(outer.slow_mo, EQUAL, slow_momentum=0.6),
+        ran(outer.fed_opt, EQUAL, server="avgm", beta1=0.6, server_learning_rate=1.0),
+    ),
+    "FedAdam with b1 0, b2 1 is outer SGD": (
+        ran(outer.fed_opt, EQUAL, server="adam", beta1=0.0, beta2=1.0, tau=0.2),
+        ran(outer.diloco, EQUAL, **sgd_of_outer(0.1 / 0.4)),
+    ),
+    "one worker of async DiLoCo is DiLoCo": (
+        ran(servers.async_diloco, ALONE),
+        ran(outer.diloco, ALONE),
+    ),
+    "async DiLoCo with SGD and one step is async SGD": (
+        ran(
+            servers.async_diloco,
+            UNEQUAL,
+            local_steps=1,
+            scale=1.0,
+            **sgd_of_outer(1.0),
+        ),
+        ran(gradients.async_sgd, UNEQUAL),
+    ),
+    "an endless window is local SGD": (
+        ran(
+            servers.async_diloco,
+            UNEQUAL,
+            56.5,
+            scale=1 / 3,
+            grace=1e9,
+            **sgd_of_outer(1.0),
+        ),
+        ran(outer.local_sgd, UNEQUAL, 56.5),
+    ),
+    "N 1 is Nesterov on every report": (
+        ran(servers.delayed_nesterov, UNEQUAL, every=1),
+        ran(servers.async_diloco, UNEQUAL, scale=1.0),
+    ),
+    "the first k reports are a round of DiLoCo": (
+        ran(servers.delayed_nesterov, EQUAL, 2.5),
+        ran(outer.diloco, EQUAL, 2.5),
+    ),
+    "MLA without momentum is async outer SGD": (
+        ran(servers.mla, UNEQUAL, outer_momentum=0.0),
+        ran(servers.async_diloco, UNEQUAL, scale=1.0, **sgd_of_outer(0.7)),
+    ),
+    "one worker of FedAsync is outer SGD": (
+        ran(servers.fed_async, ALONE, staleness="constant"),
+        ran(outer.diloco, ALONE, **sgd_of_outer(0.6)),
+    ),
+    "FedBuff with K 1 is async outer SGD": (
+        ran(servers.fed_buff, UNEQUAL, buffer_size=1, staleness="none"),
+        ran(servers.async_diloco, UNEQUAL, scale=1.0, **sgd_of_outer(1.0)),
+    ),
+    "Ringmaster without a bound is async SGD": (
+        ran(gradients.ringmaster_asgd, UNEQUAL, max_delay=10**9),
+        ran(gradients.async_sgd, UNEQUAL),
+    ),
+    "Ringmaster with R 1 is Rennala with B 1": (
+        ran(gradients.ringmaster_asgd, UNEQUAL, max_delay=1),
+        ran(gradients.rennala_sgd, UNEQUAL, batches=1),
+    ),
+    "and so when they ignore": (
+        ran(gradients.ringmaster_asgd, UNEQUAL, max_delay=1, stop="ignore"),
+        ran(gradients.rennala_sgd, UNEQUAL, batches=1, stop="ignore"),
+    ),
+    "one worker of Ringleader is SGD": (
+        ran(gradients.ringleader_asgd, ALONE),
+        ran(gradients.async_sgd, ALONE),
+    ),
+    "Rescaled at equal speeds is async SGD": (
+        ran(gradients.rescaled_asgd, EQUAL),
+        ran(gradients.async_sgd, EQUAL),
+    ),
+    "one worker of DC-ASGD is async SGD": (
+        ran(gradients.dc_asgd, ALONE, strength=0.4),
+        ran(gradients.async_sgd, ALONE),
+    ),
+    "Decoupled DiLoCo of one learner is DiLoCo": (
+        ran(pieces.decoupled_diloco, ALONE),
+        ran(outer.diloco, ALONE),
+    ),
+    "Decoupled DiLoCo in step is DiLoCo": (
+        ran(decoupled_in_step, EQUAL),
+        ran(outer.diloco, EQUAL),
+    ),
+    "streaming one fragment is DiLoCo": (
+        ran(pieces.streaming_diloco, UNEQUAL, 56.5),
+        ran(outer.diloco, UNEQUAL, 56.5),
+    ),
+    "all kept with Nesterov is DiLoCo": (
+        ran(compression.compressed_diloco, EQUAL, top_k=99, feedback=0.3),
+        ran(outer.diloco, EQUAL),
+    ),
+    "one worker of SCAFFOLD is SGD": (
+        ran(outer.scaffold, ALONE),
+        ran(outer.local_sgd, ALONE),
+    ),
+    "the first round of SCAFFOLD is local SGD": (
+        ran(outer.scaffold, EQUAL, 2.5),
+        ran(outer.local_sgd, EQUAL, 2.5),
+    ),
+    "FedProx without its term is local SGD": (
+        ran(outer.fed_prox, EQUAL, proximal=0.0),
+        ran(outer.local_sgd, EQUAL),
+    ),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_law(law):
+    one, other = LAWS[law]
+    assert np.abs(one.center - one.workers.start).max() > 0.1  # it moved
+    close(one.center, other.center)
+
+
+# The cases of whole runs
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_is_at_no_discontinuity(name):
+    """Thresholds, ranks and roundings do not depend on rounding errors."""
+    case = CASES[name]
+    exact, near = replay(case), replay(case, noise=1e-6)
+    assert exact.workers.reports == near.workers.reports
+    scale = max(1.0, np.abs(exact.center).max())
+    assert np.abs(exact.center - near.center).max() < 1e-4 * scale
+    assert np.abs(exact.center - exact.workers.start).max() > 0.05  # it moved
+    assert np.abs(exact.center).max() < 20  # and did not diverge
