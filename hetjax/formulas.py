@@ -6,6 +6,17 @@
 """
 
 from hetjax.merge.formulas.alignment import aligned
+from hetjax.merge.formulas.compression import (
+    compressed_message,
+    quantized,
+    top_entries,
+)
+from hetjax.merge.formulas.gradients import (
+    compensated_gradient,
+    joined_mean,
+    running_mean_square,
+    scaffold_control,
+)
 from hetjax.merge.formulas.moves import (
     elastic_move,
     mean_correction,
@@ -39,8 +50,11 @@ __all__ = [
     "angle_weights",
     "angles",
     "bias_weights",
+    "compensated_gradient",
+    "compressed_message",
     "elastic_move",
     "gradient_sum_step",
+    "joined_mean",
     "magma_steps",
     "mean_correction",
     "model_norm",
@@ -52,7 +66,11 @@ __all__ = [
     "optimizer_step",
     "pair_average",
     "proportional_weights",
+    "quantized",
+    "running_mean_square",
+    "scaffold_control",
     "sma_correction",
+    "top_entries",
     "weighted_mean",
     "weighted_move",
 ]

@@ -16,6 +16,7 @@ from hetjax.local.updates import (
     gradient,
     heavy_ball,
     proximal,
+    scaffold,
     sgd,
     with_lr_decay,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "new_replica",
     "merge_buffers",
     "proximal",
+    "scaffold",
     "sgd",
     "step_fn",
     "with_buffers",

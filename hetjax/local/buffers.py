@@ -5,6 +5,7 @@ grad_sum        sum of the mean gradients since a merge last emptied it (updated
                 unless the local update provides it)
 delayed_update  a move to add after the next step (set by a merge, added here)
 round_start     params at the start of the round (set when a worker takes a model)
+shift           added to every gradient by `local.scaffold` (set by a merge)
 mailbox, last_pushed_grad, angle     used only by the merges that require them
 
 A merge may declare further buffers with `Buffer(name, init)` in its `requires`.
@@ -19,7 +20,7 @@ from hetjax.replica import Buffer, Replica, Requires
 from hetjax.tree import Params, PyTree
 
 UPDATED_BY_STEPS = ("prev_params", "grad_sum", "delayed_update")  # in `with_buffers`
-UPDATED_BY_MERGES = ("round_start", "mailbox", "last_pushed_grad", "angle")
+UPDATED_BY_MERGES = ("round_start", "shift", "mailbox", "last_pushed_grad", "angle")
 
 
 def check_buffers(local_update: LocalUpdate, requires: Requires) -> None:
@@ -42,6 +43,11 @@ def check_buffers(local_update: LocalUpdate, requires: Requires) -> None:
         raise ValueError(
             f"the merge declares the buffer {twice[0]!r}, which already exists: "
             "use another name"
+        )
+    if ("shift" in requires) != ("shift" in local_update.requires):
+        raise ValueError(
+            'one of merge and local update uses the buffer "shift", the other does '
+            "not: use merge.scaffold() and local.scaffold() together"
         )
     if unused := set(local_update.provides) - set(requires):
         raise ValueError(

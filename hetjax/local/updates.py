@@ -244,6 +244,29 @@ def proximal(*, proximal: NotNegative) -> LocalUpdate:
     return LocalUpdate(_no_state, step, requires=("round_start",))
 
 
+@memoized
+def scaffold() -> LocalUpdate:
+    """SGD whose gradients are corrected by control variates (SCAFFOLD).
+
+        y <- y - eta (grad - c_i + c)
+
+    c - c_i is the buffer "shift", which `merge.scaffold` sets: zero at first, and the
+    same for a whole round. Source: SCAFFOLD (Karimireddy et al. 2020).
+    """
+
+    def step(replica, batch, learning_rate, grad_fn):
+        losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
+        params = jax.tree.map(
+            lambda y, g, s: (y - learning_rate * (g + s)).astype(y.dtype),
+            replica.params,
+            sparse.dense(grads),
+            replica.carry["shift"],
+        )
+        return replica._replace(params=params, model_state=state), losses
+
+    return LocalUpdate(_no_state, step, requires=("shift",))
+
+
 class DecayState(NamedTuple):
     """The steps of one worker, and the state of the local update that decays."""
 

@@ -31,8 +31,11 @@ On a mesh, with P = jax.sharding.PartitionSpec and leaves [8, ...] of all replic
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.averaging import average, normalized
+from hetjax.merge.compression import compressed
+from hetjax.merge.delay_compensation import delay_compensated
 from hetjax.merge.federated import fed_acc, fed_adp, fed_nova
 from hetjax.merge.gradient import gradient_aggregation, hierarchical
+from hetjax.merge.gradient_tables import gradient_sums, malenia, ringleader
 from hetjax.merge.group import Group
 from hetjax.merge.group_merges import group_merge, over_axis
 from hetjax.merge.masking import masked
@@ -40,6 +43,7 @@ from hetjax.merge.members import reset_to
 from hetjax.merge.outer import buffered, outer
 from hetjax.merge.parameter_server import downpour, easgd, gossip, magma_async
 from hetjax.merge.parts import Pattern, divided, in_parts
+from hetjax.merge.scaffold import scaffold
 from hetjax.merge.sma import replica_mean, sma
 from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats, stats
@@ -57,6 +61,8 @@ __all__ = [
     "average",
     "buffered",
     "divided",
+    "compressed",
+    "delay_compensated",
     "downpour",
     "easgd",
     "fed_acc",
@@ -64,16 +70,20 @@ __all__ = [
     "fed_nova",
     "gossip",
     "gradient_aggregation",
+    "gradient_sums",
     "group_merge",
     "hierarchical",
     "in_parts",
     "magma_async",
+    "malenia",
     "masked",
     "normalized",
     "outer",
     "over_axis",
     "replica_mean",
     "reset_to",
+    "ringleader",
+    "scaffold",
     "sma",
     "stats",
 ]

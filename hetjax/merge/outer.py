@@ -18,7 +18,6 @@ from hetjax.arguments import NotNegative, checked
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge import members
 from hetjax.merge.formulas.weights import proportional_weights
-from hetjax.merge.group import Group
 from hetjax.merge.group_merges import group_merge
 from hetjax.merge.members import CenterState
 from hetjax.merge.outer_optimizers import nesterov
@@ -59,7 +58,7 @@ def outer(
     With `per_learning_rate` the optimizer gets D / eta, and eta times its update is
     added, where eta is the learning rate of the members' round (SlowMo).
 
-    `correct(D, state of the optimizer)` changes D before the step. With
+    `correct(D_i, state of the optimizer)` changes each D_i first. With
     `give(c, state of the optimizer)` members are given that model in place of c, and
     `since` must be "given". Model state moves by p_i z_i of the way. Promises: with
     SGD at rate 1 this is `average`. Source: docs/algorithms L.1 to L.5.
@@ -75,9 +74,8 @@ def outer(
         after = state
         if MergeOp.PUSH in op:
             share = _shares(weights, stats) * _scale_of(scale, stats)
-            move = _total_move(state, group, share, since)
-            move = move if correct is None else correct(move, state.memory)
-            after = stepped(state, move, stats)
+            moves = group.each(lambda r: corrected(_move_of(state, r, since), state))
+            after = stepped(state, moves.total(lambda x: x, share), stats)
             statistics = members.mean_statistics(state, group, share)
             after = after._replace(model_state=statistics)
             after = members.unless_empty(after, state, stats)
@@ -87,6 +85,9 @@ def outer(
         return after, group.each(
             lambda r: members.reset_to(r, model, after.model_state)
         )
+
+    def corrected(move, state):
+        return move if correct is None else correct(move, state.memory)
 
     def stepped(state, move, stats):
         eta = jnp.ones(())
@@ -251,13 +252,6 @@ def _move_of(state: CenterState, replica: Replica, since: Since) -> PyTree:
     """D_i in float32."""
     start = state.center if since == "center" else replica.carry["round_start"]
     return tree.difference(start, replica.params)
-
-
-def _total_move(
-    state: CenterState, group: Group, share: jax.Array, since: Since
-) -> PyTree:
-    """sum_i share_i D_i in float32."""
-    return group.total(lambda r: _move_of(state, r, since), share)
 
 
 def _step(

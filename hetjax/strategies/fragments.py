@@ -23,7 +23,7 @@ def streaming_diloco(
     fragments: Count = 2,
     delay: Whole = 1,
     blend: Share = 0.5,
-    bits: Literal[32, 16, 8, 4] = 32,
+    exchange: Literal["float32", "bf16", "int8", "int4"] = "float32",
     pattern: Pattern = "strided",
     outer_learning_rate: NotNegative = 0.7,
     outer_momentum: Fraction = 0.9,
@@ -38,16 +38,16 @@ def streaming_diloco(
         V steps later   w_i,p <- a w_i,p + (1 - a) c_p
 
     H is `local_steps`, P `fragments`, V `delay` [steps], a `blend`. The fragments are
-    the layers by `pattern` (`merge.divided`). Reports are sent with 32 `bits` per
-    number, as bfloat16 (16), or as integers with a scale for each tensor (8, 4); the
-    paper's 4-bit floating format is not published in full. With one fragment, no delay
-    and no blend this is `diloco`. Source: Douillard et al. 2025; docs/algorithms L.10.
+    the layers by `pattern` (`merge.divided`). `exchange` is the format of what workers
+    send; integers have one scale for each tensor. (The paper's 4-bit floating format is
+    not published in full.) With one fragment, no delay and no blend this is `diloco`.
+    Source: Douillard et al. 2025; docs/algorithms L.10.
     """
     tx = outer_optimizers.nesterov(outer_learning_rate, outer_momentum)
     inner = merge.outer(tx)
-    if bits < 32:
-        format_ = "bf16" if bits == 16 else bits
-        inner = merge.compressed(inner, bits=format_, error_feedback=None)
+    bits = {"bf16": "bf16", "int8": 8, "int4": 4}.get(exchange)
+    if bits is not None:
+        inner = merge.compressed(inner, bits=bits, error_feedback=None)
     merging = merge.in_parts(inner, merge.divided(fragments, pattern), blend=blend)
     update, rate = learner(
         optimizer, learning_rate, momentum=momentum, weight_decay=weight_decay

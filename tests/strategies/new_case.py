@@ -123,6 +123,7 @@ def named(names):
 
 def streaming(problem, seconds, end, number, **settings):
     theirs = {"fragments": in_turn(number), "tensors": leaves}
+    settings = {"delay": 0, "blend": 0.0} | settings
     return case(
         "streaming_diloco",
         pieces.streaming_diloco,
@@ -137,6 +138,7 @@ def streaming(problem, seconds, end, number, **settings):
 
 def decoupled(problem, seconds, end, number, **settings):
     theirs = {"fragments": by_size(number), "tensors": leaves} | TOKENS
+    settings = {"average": "mean"} | settings
     return case(
         "decoupled_diloco",
         pieces.decoupled_diloco,

@@ -82,10 +82,10 @@ ROUNDS = named(
         "sparse_loco": rounds_of(
             "sparse_loco",
             compression.sparse_loco,
-            theirs={"tensors": leaves},
+            ours={"error_feedback": 0.95},
+            theirs={"tensors": leaves, "feedback": 0.95},
             top_k=1,
             chunk=2,
-            feedback=0.95,
             outer_learning_rate=0.8,
         ),
         "sparse_loco, senders": rounds_of(
@@ -117,13 +117,23 @@ ROUNDS = named(
 MODELS = named(
     {
         "async_diloco": reports_of(
-            "async_diloco", servers.async_diloco, mixed={"outer_learning_rate": 0.3}
+            "async_diloco",
+            servers.async_diloco,
+            mixed={"outer_learning_rate": 0.3},
+            outer_learning_rate=0.7,
         ),
         "async_diloco, decay": reports_of(
-            "async_diloco", servers.async_diloco, staleness="sqrt"
+            "async_diloco",
+            servers.async_diloco,
+            staleness="sqrt",
+            outer_learning_rate=0.7,
         ),
         "async_diloco, grace": reports_of(
-            "async_diloco", servers.async_diloco, 18.5, grace=3.0
+            "async_diloco",
+            servers.async_diloco,
+            18.5,
+            grace=3.0,
+            outer_learning_rate=0.7,
         ),
         "async_diloco, decay and grace": reports_of(
             "async_diloco",
