@@ -98,6 +98,13 @@ COMPRESSED = {
         (0.75, -2, 0.75, 3),
         1 + 4 + 16,
     ),
+    "e3m0": (
+        (2, -0.6, 0.12, 0.024, 0.016, 0),
+        (6,),
+        {"exchange": "e3m0"},
+        (2, -0.5, 0.125, 0.03125, 0, 0),
+        3 + 4,
+    ),
     "ties: the lower index": (
         (1, -1, 1, 2),
         (4,),
@@ -159,6 +166,31 @@ def test_a_request_closes_after_its_grace():
 def test_fragments_are_packed():
     assert packed((3, 8, 4, 3, 1), 2) == [[1, 4], [0, 2, 3]]
     assert packed((2, 2, 2), 1) == [[0, 1, 2]]
+
+
+def test_the_times_of_a_syncers_merges():
+    """2/0 and 3/1 answer until 3.5; 4/0 until 5.5; then all answer by 7."""
+    workers = Workers(CLOCK, 7.6)
+    settings = {"learning_rate": 0.5, "local_steps": 1, "quorum": 1, "grace": 1.5}
+    server = pieces.decoupled_diloco(workers, **settings)
+    assert [time for time, _ in server.centers] == [3.5, 5.5, 7.0]
+    assert [len(own) for own in server.entered] == [3, 2, 1]
+    assert server.down == [16, 8, 8]  # at 4, 6; at 6; at 7
+
+
+def test_a_report_of_ringleaders_second_table_is_not_lost():
+    """Only worker 0's gradients are not 0: they are 0, 1, 2, ..., one each second.
+
+    Steps at 7/2 (mean of 0 to 6), 8/0, 9/1 (0 to 7); the one at 9/0 enters the second
+    table, which is full at 14/2 (mean of 8 to 13).
+    """
+
+    def gradient(worker, t, x):
+        return np.array([float(t) if worker == 0 else 0.0])
+
+    workers = Workers((1.0, 3.0, 7.0), 14.5, gradient, np.zeros(1))
+    server = gradients.ringleader_asgd(workers, learning_rate=1.0)
+    close(server.center, [-(3 + 3.5 + 3.5 + 10.5) / 3])
 
 
 # Laws
