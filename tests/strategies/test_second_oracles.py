@@ -1,11 +1,8 @@
 """The oracles of the newer algorithms against numbers that were computed by hand."""
 
-import async_outer_oracle as servers
-import compression_oracle as compression
 import fragments_oracle as pieces
 import gradient_server_oracle as gradients
 import numpy as np
-import outer_oracle as outer
 import pytest
 from async_outer_oracle import aligned, steps_by_speed
 from compression_oracle import compressed
@@ -13,8 +10,7 @@ from fragments_oracle import Syncer, closing, packed, radial_direction
 from new_case import replay
 from new_cases import CASES
 from second_vectors import CLOCK, VECTORS
-from vector_task import PROBLEMS
-from vector_world import Workers, rounds
+from vector_world import Workers
 
 ATOL = 1e-6  # the vectors have six decimals
 
@@ -98,6 +94,13 @@ COMPRESSED = {
         (0.75, -2, 0.75, 3),
         1 + 4 + 16,
     ),
+    "e3m0": (
+        (2, -0.6, 0.12, 0.024, 0.016, 0),
+        (6,),
+        {"exchange": "e3m0"},
+        (2, -0.5, 0.125, 0.03125, 0, 0),
+        3 + 4,
+    ),
     "ties: the lower index": (
         (1, -1, 1, 2),
         (4,),
@@ -161,153 +164,29 @@ def test_fragments_are_packed():
     assert packed((2, 2, 2), 1) == [[0, 1, 2]]
 
 
-# Laws
-
-STEP = {"learning_rate": 0.4}
-PROBLEM = PROBLEMS["mixed"]
-EQUAL, UNEQUAL, ALONE = (1.0, 1.0, 1.0), (2.0, 3.0, 7.0), (1.0,)
-
-
-def ran(oracle, seconds, end=24.5, **settings):
-    workers = Workers(seconds, end, PROBLEM.gradient, PROBLEM.start)
-    return oracle(workers, **STEP, **settings)
+def test_the_times_of_a_syncers_merges():
+    """2/0 and 3/1 answer until 3.5; 4/0 until 5.5; then all answer by 7."""
+    workers = Workers(CLOCK, 7.6)
+    settings = {"learning_rate": 0.5, "local_steps": 1, "quorum": 1, "grace": 1.5}
+    server = pieces.decoupled_diloco(workers, **settings)
+    assert [time for time, _ in server.centers] == [3.5, 5.5, 7.0]
+    assert [len(own) for own in server.entered] == [3, 2, 1]
+    assert server.down == [16, 8, 8]  # at 4, 6; at 6; at 7
 
 
-def sgd_of_outer(g):
-    return {"outer_optimizer": ("sgd", g)}
+def test_a_report_of_ringleaders_second_table_is_not_lost():
+    """Only worker 0's gradients are not 0: they are 0, 1, 2, ..., one each second.
 
+    Steps at 7/2 (mean of 0 to 6), 8/0, 9/1 (0 to 7); the one at 9/0 enters the second
+    table, which is full at 14/2 (mean of 8 to 13).
+    """
 
-def decoupled_in_step(workers, *, learning_rate):
-    """All learners answer, then all take the merged model."""
-    syncer = Syncer(workers, learning_rate=learning_rate)
-    for draws, eta in rounds(workers, 2, learning_rate):
-        for m in draws:
-            syncer.work(m, draws[m], eta)
-            syncer.answer(m, 0)
-        syncer.merge(0)
-        for m in draws:
-            syncer.take(m, 0)
-    return syncer.server
+    def gradient(worker, t, x):
+        return np.array([float(t) if worker == 0 else 0.0])
 
-
-LAWS = {
-    "outer SGD is local SGD": (
-        ran(outer.diloco, UNEQUAL, **sgd_of_outer(1.0)),
-        ran(outer.local_sgd, UNEQUAL),
-    ),
-    "SlowMo at a constant rate is FedAvgM": (
-        ran(outer.slow_mo, EQUAL, slow_momentum=0.6),
-        ran(outer.fed_opt, EQUAL, server="avgm", beta1=0.6, server_learning_rate=1.0),
-    ),
-    "FedAdam with b1 0, b2 1 is outer SGD": (
-        ran(outer.fed_opt, EQUAL, server="adam", beta1=0.0, beta2=1.0, tau=0.2),
-        ran(outer.diloco, EQUAL, **sgd_of_outer(0.1 / 0.4)),
-    ),
-    "one worker of async DiLoCo is DiLoCo": (
-        ran(servers.async_diloco, ALONE),
-        ran(outer.diloco, ALONE),
-    ),
-    "async DiLoCo with SGD and one step is async SGD": (
-        ran(
-            servers.async_diloco,
-            UNEQUAL,
-            local_steps=1,
-            scale=1.0,
-            **sgd_of_outer(1.0),
-        ),
-        ran(gradients.async_sgd, UNEQUAL),
-    ),
-    "an endless window is local SGD": (
-        ran(
-            servers.async_diloco,
-            UNEQUAL,
-            56.5,
-            scale=1 / 3,
-            grace=1e9,
-            **sgd_of_outer(1.0),
-        ),
-        ran(outer.local_sgd, UNEQUAL, 56.5),
-    ),
-    "N 1 is Nesterov on every report": (
-        ran(servers.delayed_nesterov, UNEQUAL, every=1),
-        ran(servers.async_diloco, UNEQUAL, scale=1.0),
-    ),
-    "the first k reports are a round of DiLoCo": (
-        ran(servers.delayed_nesterov, EQUAL, 2.5),
-        ran(outer.diloco, EQUAL, 2.5),
-    ),
-    "MLA without momentum is async outer SGD": (
-        ran(servers.mla, UNEQUAL, outer_momentum=0.0),
-        ran(servers.async_diloco, UNEQUAL, scale=1.0, **sgd_of_outer(0.7)),
-    ),
-    "one worker of FedAsync is outer SGD": (
-        ran(servers.fed_async, ALONE, staleness="constant"),
-        ran(outer.diloco, ALONE, **sgd_of_outer(0.6)),
-    ),
-    "FedBuff with K 1 is async outer SGD": (
-        ran(servers.fed_buff, UNEQUAL, buffer_size=1, staleness="none"),
-        ran(servers.async_diloco, UNEQUAL, scale=1.0, **sgd_of_outer(1.0)),
-    ),
-    "Ringmaster without a bound is async SGD": (
-        ran(gradients.ringmaster_asgd, UNEQUAL, max_delay=10**9),
-        ran(gradients.async_sgd, UNEQUAL),
-    ),
-    "Ringmaster with R 1 is Rennala with B 1": (
-        ran(gradients.ringmaster_asgd, UNEQUAL, max_delay=1),
-        ran(gradients.rennala_sgd, UNEQUAL, batches=1),
-    ),
-    "and so when they ignore": (
-        ran(gradients.ringmaster_asgd, UNEQUAL, max_delay=1, stop="ignore"),
-        ran(gradients.rennala_sgd, UNEQUAL, batches=1, stop="ignore"),
-    ),
-    "one worker of Ringleader is SGD": (
-        ran(gradients.ringleader_asgd, ALONE),
-        ran(gradients.async_sgd, ALONE),
-    ),
-    "Rescaled at equal speeds is async SGD": (
-        ran(gradients.rescaled_asgd, EQUAL),
-        ran(gradients.async_sgd, EQUAL),
-    ),
-    "one worker of DC-ASGD is async SGD": (
-        ran(gradients.dc_asgd, ALONE, strength=0.4),
-        ran(gradients.async_sgd, ALONE),
-    ),
-    "Decoupled DiLoCo of one learner is DiLoCo": (
-        ran(pieces.decoupled_diloco, ALONE),
-        ran(outer.diloco, ALONE),
-    ),
-    "Decoupled DiLoCo in step is DiLoCo": (
-        ran(decoupled_in_step, EQUAL),
-        ran(outer.diloco, EQUAL),
-    ),
-    "streaming one fragment is DiLoCo": (
-        ran(pieces.streaming_diloco, UNEQUAL, 56.5),
-        ran(outer.diloco, UNEQUAL, 56.5),
-    ),
-    "all kept with Nesterov is DiLoCo": (
-        ran(compression.compressed_diloco, EQUAL, top_k=99, feedback=0.3),
-        ran(outer.diloco, EQUAL),
-    ),
-    "one worker of SCAFFOLD is SGD": (
-        ran(outer.scaffold, ALONE),
-        ran(outer.local_sgd, ALONE),
-    ),
-    "the first round of SCAFFOLD is local SGD": (
-        ran(outer.scaffold, EQUAL, 2.5),
-        ran(outer.local_sgd, EQUAL, 2.5),
-    ),
-    "FedProx without its term is local SGD": (
-        ran(outer.fed_prox, EQUAL, proximal=0.0),
-        ran(outer.local_sgd, EQUAL),
-    ),
-}
-
-
-@pytest.mark.parametrize("law", LAWS)
-def test_law(law):
-    one, other = LAWS[law]
-    assert np.abs(one.center - one.workers.start).max() > 0.1  # it moved
-    close(one.center, other.center)
+    workers = Workers((1.0, 3.0, 7.0), 14.5, gradient, np.zeros(1))
+    server = gradients.ringleader_asgd(workers, learning_rate=1.0)
+    close(server.center, [-(3 + 3.5 + 3.5 + 10.5) / 3])
 
 
 # The cases of whole runs

@@ -7,7 +7,8 @@ import numpy as np
 from outer_oracle import nesterov, sgd
 from vector_world import LocalSGD, Server, rounds
 
-VALUE_BITS = {None: 32, "bf16": 16, "int8": 8, "int4": 4, "stat2": 2}
+VALUE_BITS = {None: 32, "bf16": 16, "int8": 8, "int4": 4, "e3m0": 4, "stat2": 2}
+SCALES = {"int8": 4, "int4": 4, "e3m0": 4, "stat2": 4 + 4 * 4}  # bytes, by tensor
 
 
 def kept(x, top_k, chunk):
@@ -63,8 +64,8 @@ def num_bytes(n, exchange, top_k=None, chunk=4096):
     """Bytes of n kept numbers of one tensor."""
     sparse = top_k is not None and top_k < chunk
     index = math.ceil(math.log2(chunk)) if sparse else 0
-    scales = {"int8": 4, "int4": 4, "stat2": 4 + 4 * 4}.get(exchange, 0)
-    return math.ceil(n * (index + VALUE_BITS[exchange]) / 8) + scales
+    bits = n * (index + VALUE_BITS[exchange])
+    return math.ceil(bits / 8) + SCALES.get(exchange, 0)
 
 
 def compressed(x, tensors, *, top_k=None, chunk=4096, exchange=None):
