@@ -12,6 +12,7 @@ from typing import Any
 
 from hetjax.checkpointable import Checkpointable
 from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
+from hetjax.machine.merge_times import moves_of
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
@@ -221,7 +222,8 @@ def check_members(
     action: MergeAction, workers: Sequence[WorkerInfo], roster: Roster
 ) -> None:
     """Raise a ValueError unless the merging workers exist and are at rest."""
-    if not action.members and action.op is not MergeOp.APPLY:
+    alone = MergeOp.APPLY in action.op and not moves_of(action.op).moves
+    if not action.members and not alone:
         raise ValueError(f"a merge {action.op.name} needs at least one member")
     for worker in action.members:
         if isinstance(worker, int):

@@ -18,6 +18,11 @@ class Moves(NamedTuple):
     delivers: bool
     changes: bool  # there is a new version of the node's model: PUSH or APPLY
 
+    @property
+    def moves(self) -> bool:
+        """Whether anything moves between the node and its members."""
+        return self.pushes or self.fetches or self.requests or self.delivers
+
 
 @functools.cache
 def moves_of(op: MergeOp) -> Moves:

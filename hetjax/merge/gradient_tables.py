@@ -28,7 +28,6 @@ from hetjax.merge.formulas.weights import proportional_weights
 from hetjax.merge.group import Group
 from hetjax.merge.group_merges import group_merge
 from hetjax.merge.members import CenterState
-from hetjax.merge.merge_checks import WrongPart
 from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Buffer, Replica
@@ -63,7 +62,6 @@ class Held(NamedTuple):
     learning_rate: jax.Array  # float32 [] of the last report
     table: Any = ()  # int32 [] the number of the first table
     second: Any = ()  # Sums of Ringleader's second table
-    steps: Any = ()  # float32 [] Ringleader's steps on the first table
 
 
 def gradient_sums() -> Merge:
@@ -143,13 +141,14 @@ def ringleader() -> Merge:
     A merge's operation is a combination of these, done in this order. APPLY is the step
     of its member, which is *updated* from then on, until the second table becomes the
     first. A gradient enters the first table, but that of an updated worker the second.
-    After as many steps as the run has workers (`WorkerStats.num_workers`) CLEAR is done
-    by itself; a policy adds it to the last step of a phase that has fewer, because
-    workers left. CLEAR alone needs no members. So a report is
+    The policy decides: a report is
 
         ACCUMULATE                    while any worker has no row, and of updated ones
         ACCUMULATE | APPLY | FETCH    of the worker whose row was the last that lacked,
                                       then the first report of each other worker
+        ... | CLEAR                   of the last of these
+
+    APPLY and CLEAR need no members: the step of a worker that has left has none.
 
     The mean is over the workers with b_j > 0; eta and model state are as in
     `gradient_sums`. Needs the local update `gradient`. Memory: a model copy in each
@@ -160,25 +159,17 @@ def ringleader() -> Merge:
     def init(params, model_state=()):
         state = _begin(params, model_state)
         second = _empty(state.center)
-        return _with(state, table=jnp.int32(0), second=second, steps=jnp.zeros(()))
+        return _with(state, table=jnp.int32(0), second=second)
 
     def apply(state, group, stats, op):
-        if MergeOp.APPLY in op and group.size == 0:
-            raise WrongPart(
-                "ringleader: APPLY makes the step of a worker: pass it as the member"
-            )
         if MergeOp.ACCUMULATE in op:
             state, group = _in_its_table(state, group, stats)
-        ends = jnp.bool_(MergeOp.CLEAR in op)
         if MergeOp.APPLY in op:
-            steps = jnp.any(stats.present) & (state.memory.first.number > 0)
-            state = _where(steps, _counted(_stepped(state), stats), state)
-            own = stats.present & steps
-            table = jnp.broadcast_to(state.memory.table, own.shape)
-            group = group.each(_updated, own, table)
-            ends |= steps & (state.memory.steps >= stats.num_workers)
-        if op & (MergeOp.APPLY | MergeOp.CLEAR):
-            state = _where(ends, _turned(state), state)
+            state = _where(state.memory.first.number > 0, _stepped(state), state)
+            table = jnp.broadcast_to(state.memory.table, stats.present.shape)
+            group = group.each(_updated, stats.present, table)
+        if MergeOp.CLEAR in op:
+            state = _turned(state)
         return state, _fetched(state, group, op)
 
     return group_merge(
@@ -300,11 +291,6 @@ def _emptied(state: CenterState) -> CenterState:
     return _with(state, first=_empty(state.center))
 
 
-def _counted(state: CenterState, stats: WorkerStats) -> CenterState:
-    """The node with the members' steps counted."""
-    return _with(state, steps=state.memory.steps + jnp.sum(stats.present))
-
-
 def _updated(replica: Replica, own: jax.Array, table: jax.Array) -> Replica:
     """The replica of a worker whose step on this table was made."""
     row: Row = replica.carry[ROW]
@@ -320,7 +306,6 @@ def _turned(state: CenterState) -> CenterState:
         first=held.second,
         second=_empty(state.center),
         table=held.table + 1,
-        steps=jnp.zeros(()),
     )
 
 

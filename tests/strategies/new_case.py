@@ -100,9 +100,19 @@ def rounds_of(strategy, oracle, *, ours=None, theirs=None, **settings):
     return short, long
 
 
-def reports_of(strategy, oracle, end=14.5, *, steps=STEPS, mixed=None, **settings):
+def reports_of(
+    strategy,
+    oracle,
+    end=14.5,
+    *,
+    steps=STEPS,
+    mixed=None,
+    ours=None,
+    theirs=None,
+    **settings,
+):
     """On the vectors' clock, on it with random quadratics, and with ties."""
-    each = steps | settings
+    each = steps | settings | {"ours": ours, "theirs": theirs}
     short = case(strategy, oracle, "vectors", CLOCK, end, **each)
     # at the vectors' rates some would diverge
     each = {"learning_rate": 0.25} | each | (mixed or {})

@@ -160,7 +160,11 @@ MODELS = named(
         "mla, look-ahead": reports_of("mla", servers.mla, send="lookahead"),
         "fed_async": reports_of("fed_async", servers.fed_async),
         "fed_async, hinge": reports_of(
-            "fed_async", servers.fed_async, staleness="hinge", a=10.0, h=1.0
+            "fed_async",
+            servers.fed_async,
+            staleness="hinge",
+            ours={"slope": 10.0, "hinge": 1.0},
+            theirs={"a": 10.0, "h": 1.0},
         ),
         "fed_async, constant": reports_of(
             "fed_async", servers.fed_async, staleness="constant", mixing=0.4
@@ -264,7 +268,7 @@ FRAGMENTS = {
         TWO_LEAVES, CLOCK, 40.5, 2, local_steps=4, quorum=2, grace=0
     ),
     "decoupled, grace": decoupled(
-        "mixed", CLOCK, 60.5, 2, local_steps=4, quorum=1, grace=1.5
+        "mixed", CLOCK, 60.5, 2, local_steps=4, quorum=1, grace=1.25
     ),
     "decoupled, RDA": decoupled(
         "mixed", CLOCK, 40.5, 2, local_steps=4, quorum=2, grace=0, average="rda"

@@ -79,20 +79,28 @@ def ringleader(*, batch_size: Positive, refresh: bool = False) -> Policy:
         return MergeAction((k,), op=enter, transfers=2 if refresh else 1)
 
     def update(state, k):
-        state, actions = begin(state, (MergeAction((k,), op=_UPDATE),), (k,))
-        return updated(state, (k,)), actions
+        merge = MergeAction((k,), op=last(state, k, _UPDATE))
+        state, actions = begin(state, (merge,), (k,))
+        return updated(state, k), actions
 
     def update_without(state, actions, workers):
         """The updates of workers that are gone, with the gradients that they left."""
-        merge = MergeAction((), op=MergeOp.APPLY, transfers=0)
-        merges = (*actions.merges, *(merge for _ in workers))
-        return updated(state, workers), actions._replace(merges=merges)
+        merges = actions.merges
+        for k in workers:
+            op = last(state, k, MergeOp.APPLY)
+            merges = (*merges, MergeAction((), op=op, transfers=0))
+            state = updated(state, k)
+        return state, actions._replace(merges=merges)
 
-    def updated(state, workers):
-        """Note these workers' updates; after the last one the tables are swapped."""
+    def last(state, k, op):
+        """The operation of worker k's update: the phase's last one swaps the tables."""
+        return op | MergeOp.CLEAR if state.to_update == {k} else op
+
+    def updated(state, k):
+        """Note a worker's update; after the last one the tables are swapped."""
         versions = state.versions
-        versions = versions._replace(updates=versions.updates + len(workers))
-        rest = state.to_update.difference(workers)
+        versions = versions._replace(updates=versions.updates + 1)
+        rest = state.to_update - {k}
         first, second = state.first, state.second
         if not rest:
             first, second = second, _NOBODY

@@ -72,9 +72,9 @@ def syncer(
 
         T^2 / n       n steps and T examples since it last received p
 
-    and then takes the fragments that were merged since its last round. When K learners
-    have answered, the syncer waits for `grace` seconds (see `adaptive_grace`), or until
-    all active ones have; it merges the answers, and opens the next request once that is
+    and then takes the fragments that were merged since its last round (also at its own
+    answer, if that was the last one). When K learners have answered, the syncer waits
+    for `grace` seconds (see `adaptive_grace`), or until all active ones have; it merges the answers, and opens the next request once that is
     done. Answers that come later count for the next requests. H is `local_steps`, P the
     `fragments`, K the `quorum`; if fewer than K workers are active, all must answer.
     Parts are named "0" to "P-1". Source: Decoupled DiLoCo (arXiv:2604.21428);
@@ -130,10 +130,10 @@ def syncer(
         if state.is_open and k not in state.answered:
             merges = (answer(state, k),)
             state = state._replace(answered=state.answered | {k})
+        state, actions = end_if_enough(state, event.time, Actions(merges))
         if k in state.roster.active:
             state, taken = take_new(state, k)
-            merges += taken
-        state, actions = end_if_enough(state, event.time, Actions(merges))
+            actions = actions._replace(merges=(*actions.merges, *taken))
         return begin(state, (k,), actions)
 
     def count(state, k, local_round):
@@ -194,16 +194,15 @@ def syncer(
         return state._replace(is_ending=True, measured=measured)
 
     def end(state, time, actions):
-        part = str(state.request % fragments)
-        merge = MergeAction((), op=MergeOp.APPLY, transfers=0, part=part)
-        state = state._replace(is_open=False, since=time)
+        p = state.request % fragments
+        merge = MergeAction((), op=MergeOp.APPLY, transfers=0, part=str(p))
+        versions = with_entry(state.versions, p, state.versions[p] + 1)
+        state = state._replace(is_open=False, since=time, versions=versions)
         return state, actions._replace(merges=(*actions.merges, merge))
 
     def open_next(state, time):
-        p = state.request % fragments
         merging = time - state.since
         return state._replace(
-            versions=with_entry(state.versions, p, state.versions[p] + 1),
             request=state.request + 1,
             answered=frozenset(),
             is_open=True,

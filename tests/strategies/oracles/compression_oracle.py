@@ -60,9 +60,9 @@ def _e3m0(x):
     return np.sign(x) * np.where(share < 2**-6.5, 0.0, 2.0**level) * largest
 
 
-def num_bytes(n, exchange, top_k=None, chunk=4096):
-    """Bytes of n kept numbers of one tensor."""
-    sparse = top_k is not None and top_k < chunk
+def num_bytes(n, exchange, chunk=4096, *, everything=False):
+    """Bytes of n kept numbers of one tensor; indices, unless `everything` is kept."""
+    sparse = not everything
     index = math.ceil(math.log2(chunk)) if sparse else 0
     bits = n * (index + VALUE_BITS[exchange])
     return math.ceil(bits / 8) + SCALES.get(exchange, 0)
@@ -76,7 +76,7 @@ def compressed(x, tensors, *, top_k=None, chunk=4096, exchange=None):
         arrived = np.zeros(len(own))
         arrived[own] = rounded(x[where][own], exchange)
         value[where], keep[where] = arrived, own
-        size += num_bytes(int(own.sum()), exchange, top_k, chunk)
+        size += num_bytes(int(own.sum()), exchange, chunk, everything=own.all())
     return value, keep, size
 
 

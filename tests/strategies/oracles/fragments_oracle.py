@@ -192,8 +192,8 @@ def decoupled_diloco(
     """Learners never wait; a request for the next fragment is open at all times.
 
     A report of m: it answers the open request (once), then takes all fragments that
-    were merged since. The request closes `grace` seconds after `quorum` answers, or
-    when all have answered. What m computed from its answer until it takes a fragment is
+    were merged since, also just now. The request closes `grace` seconds after `quorum` answers (also
+    after none, a report at the same time counts), or when all have answered. What m computed from its answer until it takes a fragment is
     lost. The exact times are a reading of the text, which leaves them open.
     """
     syncer = Syncer(workers, learning_rate=learning_rate, **settings)
@@ -230,9 +230,7 @@ def decoupled_diloco(
             syncer.answer(m, p)
         if len(syncer.answers) >= quorum and closes == np.inf:
             closes = workers.now + grace
-        if len(syncer.answers) == k or (
-            len(syncer.answers) >= quorum and closes <= workers.now and not grace
-        ):
+        if len(syncer.answers) == k:
             close()
         for j in range(fragments):
             if merged[m][j]:

@@ -93,7 +93,7 @@ def gathered(workers, learning_rate, stop, complete, mean):
         if done:
             server.change(server.center - learning_rate * mean(sums, counts))
             sums, counts = [0.0] * k, [0] * k
-        server.give(i)
+            server.give(i)  # otherwise it goes on at the same c
         if done and stop == "cancel":
             cancel_and_give(server, [j for j in range(k) if j != i])
 
