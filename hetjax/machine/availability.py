@@ -1,4 +1,4 @@
-"""Availability: workers that are on and off by a trace, by chance, or fail (host world).
+"""Availability: workers that come and go by a trace or by chance, or fail (host).
 
 Each function returns a machine with more scripted faults, a "kill" where an absence of
 a worker begins and a "join" where it ends. A worker that is switched off loses its
@@ -11,7 +11,7 @@ import bisect
 import csv
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,8 +45,8 @@ def with_presence(machine: Machine, presence: Presence | str | Path) -> Machine:
 
     `presence` maps names of workers to (on, off) intervals [s] in order, or is the path
     of a CSV file with the columns worker, on, off and a header. An `off` of infinity,
-    None, or empty in a file, is the end of the run. Workers without intervals in a file,
-    or without an entry, are always present. An interval that begins where the previous
+    None, or empty in a file, is the end of the run. Workers that are not named are
+    always present. An interval that begins where the previous
     one ends is a restart: the round is lost, and the worker joins again at once.
 
     Errors: a ValueError that names the entry, or the file and line, of an unknown
@@ -144,6 +144,10 @@ def with_failures(
 def _of_mapping(presence: Presence) -> Iterator[_Interval]:
     """Yield the intervals of a mapping."""
     for name, pairs in presence.items():
+        if not isinstance(pairs, Iterable):
+            raise ValueError(
+                f"presence[{name!r}]={pairs!r}: pass a sequence of (on, off) intervals"
+            )
         for number, pair in enumerate(pairs):
             where = f"presence[{name!r}][{number}]"
             try:
