@@ -254,11 +254,6 @@ def test_draws_repeat_and_workers_are_independent(draw):
     assert begun == [f for f in script(small) if f[0] < 50]
 
 
-def test_presence_and_failures_of_one_seed_are_different_draws():
-    times = {f.seconds for f in drawn(machine(8)).faults}
-    assert not times & {f.seconds for f in failing(machine(8)).faults}
-
-
 @pytest.mark.parametrize("mean_off", [1.0, 9.0])
 def test_drawn_presence_is_stationary(mean_off):
     """The share of workers that are present is the same at the begin and later."""
