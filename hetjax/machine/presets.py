@@ -52,7 +52,7 @@ INFINIBAND = Link(latency=3e-6, bandwidth=12e9)  # assumed: EDR, 100 Gbit/s
 GIGABIT = Link(latency=100e-6, bandwidth=125e6)  # assumed: 1 Gbit/s Ethernet
 
 # lognormal32: V100s whose steps are exp(0.5 z) times as long, with a normal z of each.
-# The spread is assumed; with this seed, the slowest is 8.5 times as slow as the fastest.
+# The spread is assumed. The slowest is 8.5 times as slow as the fastest.
 LOGNORMAL_WORKERS, LOGNORMAL_SIGMA, LOGNORMAL_SEED = 32, 0.5, 11
 
 # four-speeds: seconds of a step of four workers, in the code that the authors of
