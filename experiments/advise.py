@@ -6,12 +6,20 @@
 
 Without --target the ranking is by examples/s, which takes a second. With it, every
 candidate also trains on the virtual clock. --machine=local calibrates this host first.
+--presence, --mean_on, --failure_rate, ... rank on a machine whose workers come and go.
 """
 
 from absl import flags
 
 import hetjax as hj
-from experiments.common import bounds, local_devices, model_flags, named_data, scripts
+from experiments.common import (
+    availability_flags,
+    bounds,
+    local_devices,
+    model_flags,
+    named_data,
+    scripts,
+)
 from experiments.common.bounds import bounded
 from experiments.common.strategy_flags import build_strategies
 
@@ -36,8 +44,17 @@ bounded("seed", *bounds.SEED)
 
 def main() -> int:
     local = FLAGS.machine == "local"
+    for name in availability_flags.NAMES if local else ():
+        if FLAGS[name].present:
+            raise ValueError(
+                f"--{name} is for a simulated machine, not --machine=local"
+            )
     machine = (
-        local_devices.machine() if local else hj.machine.load_machine(FLAGS.machine)
+        local_devices.machine()
+        if local
+        else availability_flags.with_availability(
+            hj.machine.load_machine(FLAGS.machine), FLAGS.seconds
+        )
     )
     data = named_data.load(FLAGS.data)
     task = named_data.task(FLAGS.model, data, FLAGS.hidden, inputs=model_flags.inputs())

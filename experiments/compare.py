@@ -10,6 +10,7 @@
     python experiments/compare.py --machine=local --cpu_devices=2 --slowdown=cpu:1=3
     python experiments/compare.py --machine=mesh --cpu_devices=4 --workers_per_device=2
     python experiments/compare.py --machine=cluster --local_workers=3
+    python experiments/compare.py --failure_rate=0.2 --repair=0.5
 
 The default trains on scikit-learn's handwritten digits, each at nine positions, on the
 simulated machine v100x3+k80: three equal GPUs and one that is 3.6 times slower;
@@ -27,6 +28,8 @@ data sets by name (mnist, ...) are read from $HETJAX_DATA, or downloaded.
 hetjax.data.Dataset; if its y are numbers instead of classes, the task is regression.
 --model=linear is the baseline to try first on sparse text. Machines of other models
 (v100x4-amazon670k, ...) are scaled to the chosen model by --scale_machine.
+On a simulated machine, workers come and go by a file (--presence=FILE) or by chance
+(--mean_on, --mean_off), and fail (--failure_rate, --repair).
 With --machine=local the strategies run on this host's own devices, in real seconds, and
 a trace of each run is written to the folder traces in that of the results. With
 --machine=mesh all workers run as one program, on devices of one kind; auto uses a mesh
@@ -50,6 +53,7 @@ from absl import flags
 
 import hetjax as hj
 from experiments.common import (
+    availability_flags,
     bounds,
     cluster,
     data_flags,
@@ -135,7 +139,10 @@ def refuse_flags_of_others() -> None:
     )
     here = local or on_cluster
     kinds = {
-        "a simulated machine": ({"noise", "plan", *player_flags.NAMES}, not here),
+        "a simulated machine": (
+            {"noise", "plan", *player_flags.NAMES, *availability_flags.NAMES},
+            not here,
+        ),
         "a machine whose name ends in -amazon670k": (
             {"scale_machine"},
             FLAGS.machine.endswith("-amazon670k"),
@@ -181,7 +188,10 @@ def setting() -> tuple[hj.Task, hj.data.Dataset, Any, dict[str, hj.Strategy]]:
         FLAGS.model, data, FLAGS.hidden, FLAGS.output, model_flags.inputs()
     )
     if isinstance(machine, hj.machine.Machine):
-        machine = _fitted(machine, task)
+        known = FLAGS.epochs is None or FLAGS["seconds"].present
+        machine = availability_flags.with_availability(
+            _fitted(machine, task), FLAGS.seconds if known and not FLAGS.plan else None
+        )
     return task, data, machine, strategies
 
 

@@ -3,6 +3,11 @@
 Start with `simulated_machine.py` and its clock, `simulated_clock.py`.
 """
 
+from hetjax.machine.availability import (
+    with_drawn_presence,
+    with_failures,
+    with_presence,
+)
 from hetjax.machine.faults import ScriptedFault
 from hetjax.machine.merge_queues import Transfer
 from hetjax.machine.merge_times import MergeRequest, MergeTimes, PlannedMerge, Stamps
@@ -68,4 +73,7 @@ __all__ = [
     "like_amazon670k",
     "load_machine",
     "preset",
+    "with_drawn_presence",
+    "with_failures",
+    "with_presence",
 ]

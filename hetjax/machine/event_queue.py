@@ -2,7 +2,8 @@
 
 The queue is a heap by time; events at the same time are ordered by kind, then by worker
 or by the order of insertion. It maintains the `Roster`, applies the machine's scripted
-faults, and removes the pending events of lost workers.
+faults, and removes the pending events of lost workers. Of the scripted faults only the
+next one is in the heap, so that long scripts cost nothing per event.
 """
 
 import heapq
@@ -34,7 +35,6 @@ _RANKS: dict[type, int] = {
     Merged: _MERGED,
     Join: _MEMBERSHIP,
     Leave: _MEMBERSHIP,
-    ScriptedFault: _MEMBERSHIP,
     Arrival: _ARRIVAL,
     Timer: _TIMER,
 }
@@ -44,21 +44,26 @@ Entry = tuple[float, int, int, Event | ScriptedFault]  # time, rank, tie, event
 class EventQueue(Checkpointable):
     """The pending events of one run, and the roster of its workers."""
 
-    changes = ("roster", "_heap", "_count", "_scripted_joins")
+    changes = ("roster", "_heap", "_count", "_scripted_joins", "_faults_queued")
 
     def __init__(
         self, workers: Sequence[WorkerInfo], faults: Sequence[ScriptedFault] = ()
     ):
-        """Queue the scripted faults of these workers."""
+        """Queue the first of the scripted faults of these workers."""
         self.workers = tuple(workers)
         self.roster = Roster.of(self.workers)
         self._index = {w.name: w.index for w in self.workers}
         self._heap: list[Entry] = []
-        self._count = 0  # of all events ever pushed: breaks ties
-        self._scripted_joins = 0  # that are still pending
-        for fault in faults:
-            self.push(fault.seconds, fault)
-            self._scripted_joins += fault.what == "join"
+        # entries in order, with ties as if all had been pushed before everything else
+        self._faults: list[Entry] = sorted(
+            ((f.seconds, _MEMBERSHIP, tie, f) for tie, f in enumerate(faults)),
+            key=lambda entry: entry[:3],
+        )
+        self._faults_queued = 0  # the entries of `_faults` that were in the heap
+        self._count = len(self._faults)  # of all events ever pushed: breaks ties
+        # that are still pending
+        self._scripted_joins = sum(fault.what == "join" for fault in faults)
+        self._queue_fault()
 
     @property
     def has_scripted_joins(self) -> bool:
@@ -95,12 +100,18 @@ class EventQueue(Checkpointable):
 
     # -- adding events ---------------------------------------------------------
 
-    def push(self, time: float, event: Event | ScriptedFault) -> None:
+    def push(self, time: float, event: Event) -> None:
         """Add an event; ties between arrivals go by worker, others by insertion."""
         rank = _RANKS[type(event)]
         tie = event.worker if isinstance(event, Arrival) else self._count
         heapq.heappush(self._heap, (time, rank, tie, event))
         self._count += 1
+
+    def _queue_fault(self) -> None:
+        """Add the next scripted fault; the one before was the first event."""
+        if self._faults_queued < len(self._faults):
+            heapq.heappush(self._heap, self._faults[self._faults_queued])
+            self._faults_queued += 1
 
     def push_begin(self, arrival: Arrival) -> None:
         """Add the begin of a round, which comes before all other events at its time."""
@@ -173,6 +184,8 @@ class EventQueue(Checkpointable):
         time, rank, _, event = heapq.heappop(self._heap)
         if isinstance(event, Arrival) and rank == _ARRIVAL:
             self.roster = self.roster.after(event)
+        elif isinstance(event, ScriptedFault):
+            self._queue_fault()
         return time, event, rank == _BEGIN
 
     def apply_fault(self, fault: ScriptedFault, time: float) -> Event | None:

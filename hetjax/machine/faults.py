@@ -36,14 +36,15 @@ def absent_at_first(faults: Sequence[ScriptedFault]) -> set[str]:
 
 def check_faults(faults: Sequence[ScriptedFault], names: Sequence[str]) -> None:
     """Raise for a fault of an unknown worker, or if no worker is active at first."""
+    every = set(names)  # there may be very many faults
     for fault in faults:
-        if fault.worker not in names:
+        if fault.worker not in every:
             known = ", ".join(names[:8])
             raise ValueError(
                 f"a fault names {fault.worker!r}, but there is no such worker; "
                 f"the workers are {known}"
             )
-    if absent_at_first(faults) >= set(names):
+    if absent_at_first(faults) >= every:
         raise ValueError(
             "no worker is active when the run begins: at least one must not have a "
             '"join" as its first fault'

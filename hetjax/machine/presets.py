@@ -6,10 +6,14 @@ machine, build a `Machine` or edit a file that `Machine.save` wrote.
 """
 
 import dataclasses
+import math
+import random
 from pathlib import Path
+from statistics import NormalDist
 
 from hetjax.arguments import Positive, checked
 from hetjax.machine import paper_machines
+from hetjax.machine.availability import with_presence
 from hetjax.machine.paper_machines import (
     EPYC7543_SECONDS,
     NVLINK,
@@ -45,6 +49,26 @@ K80_FACTOR = 3.59
 
 INFINIBAND = Link(latency=3e-6, bandwidth=12e9)  # assumed: EDR, 100 Gbit/s
 
+GIGABIT = Link(latency=100e-6, bandwidth=125e6)  # assumed: 1 Gbit/s Ethernet
+
+# lognormal32: V100s whose steps are exp(0.5 z) times as long, with a normal z of each.
+# The spread is assumed. The slowest is 8.5 times as slow as the fastest.
+LOGNORMAL_WORKERS, LOGNORMAL_SIGMA, LOGNORMAL_SEED = 32, 0.5, 11
+
+# four-speeds: seconds of a step of four workers, in the code that the authors of
+# asynchronous DiLoCo published (Liu et al. 2024). Its example has batches of 32; that
+# the seconds are of this batch size, and in proportion to it, is assumed.
+FOUR_SPEEDS, FOUR_SPEEDS_BATCH = (0.58, 0.75, 1.51, 3.33), 32
+
+# v100x4-churn: the absences [s] of three workers in each cycle of 2 s, for a minute; an
+# assumption. An absence is as long as 50 to 170 steps on 256 examples.
+CHURN_CYCLE, CHURN_CYCLES = 2.0, 30
+CHURN = {
+    "gpu1": ((0.5, 1.0),),
+    "gpu2": ((0.25, 0.5), (1.25, 1.5)),
+    "gpu3": ((0.75, 1.75),),
+}
+
 DEFAULT_NOISE = 0.02
 
 
@@ -75,6 +99,40 @@ def _with_old_card() -> Machine:
     """Return three equal V100s of 2017, and one of the two GPUs of a K80 of 2014."""
     old = Profile("gpu3", "k80", V100_COST, factor=K80_FACTOR)
     return Machine("", (*_v100s((1.0,) * 3).workers, old), {"": PCIE})
+
+
+def _lognormal() -> Machine:
+    """Return V100s of very different speeds, in a random order that is always the same.
+
+    The factors come from uniform numbers by the inverse of the normal distribution, so
+    that they do not depend on the version of NumPy.
+    """
+    uniform, normal = random.Random(LOGNORMAL_SEED), NormalDist()
+    factors = tuple(
+        math.exp(LOGNORMAL_SIGMA * normal.inv_cdf(uniform.random()))
+        for _ in range(LOGNORMAL_WORKERS)
+    )
+    return _v100s(factors, link=GIGABIT)
+
+
+def _four_speeds() -> Machine:
+    fastest = Cost(0.0, FOUR_SPEEDS[0] / FOUR_SPEEDS_BATCH)
+    workers = tuple(
+        Profile(f"worker{k}", "gpu", fastest, factor=seconds / FOUR_SPEEDS[0])
+        for k, seconds in enumerate(FOUR_SPEEDS)
+    )
+    return Machine("", workers, {"": GIGABIT})
+
+
+def _churn() -> Machine:
+    """Return the V100s of v100x4, three of which leave and join for a minute."""
+    presence = {}
+    for name, absences in CHURN.items():
+        begins = (k * CHURN_CYCLE for k in range(CHURN_CYCLES))
+        times = [(b + off, b + on) for b in begins for off, on in absences]
+        offs, ons = zip(*times, strict=True)
+        presence[name] = list(zip((0.0, *ons), (*offs, None), strict=True))
+    return with_presence(_v100s(_FOUR), presence)
 
 
 def _minsky(num_nodes: int, gpus_per_node: int) -> Machine:
@@ -119,7 +177,10 @@ _BUILDERS = {
     "v100x2": lambda: _v100s(_TWO),
     "v100x1": lambda: _v100s(_FOUR[:1]),
     **_AMAZON,
+    "v100x4-churn": _churn,
     "v100x3+k80": _with_old_card,
+    "lognormal32": _lognormal,
+    "four-speeds": _four_speeds,
     "rtx4090+epyc7543": _gpu_and_cpu,
     "minsky32x4": lambda: _minsky(32, 4),
 }

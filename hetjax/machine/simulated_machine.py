@@ -136,11 +136,12 @@ class Machine:
         contention' = 1 + (contention - 1) (n' - 1) / (n - 1) for n' of n workers.
         """
         check_chosen(names, [w.name for w in self.workers])
-        share = (len(set(names)) - 1) / max(1, len(self.workers) - 1)
+        chosen = set(names)
+        share = (len(chosen) - 1) / max(1, len(self.workers) - 1)
         workers = tuple(
             dataclasses.replace(w, contention=1 + (w.contention - 1) * share)
             for w in self.workers
-            if w.name in names
+            if w.name in chosen
         )
         places = {
             "/".join(w.place[:depth])
@@ -151,7 +152,7 @@ class Machine:
             self,
             workers=workers,
             links={key: link for key, link in self.links.items() if key in places},
-            faults=tuple(f for f in self.faults if f.worker in names),
+            faults=tuple(f for f in self.faults if f.worker in chosen),
         )
 
     def device_of(self, worker: int) -> str:

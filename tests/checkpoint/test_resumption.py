@@ -236,7 +236,7 @@ def parts(thing, seen):
 
 FIXED = {  # attributes of parts that do not change during a run
     "SimulatedClock": {"workers", "_machine"},
-    "EventQueue": {"workers", "_index"},
+    "EventQueue": {"workers", "_index", "_faults"},
     "MergeQueues": {"_machine", "_workers", "_common_link"},
     "Contention": {"_workers"},
     "Ledger": {"_topology", "_above", "_workers", "_overwrites", "_accrues"},

@@ -100,6 +100,44 @@ def test_gpu_and_cpu_have_the_seconds_of_the_paper():
     assert (gpu.kind, cpu.kind) == ("rtx4090", "epyc7543")
 
 
+def test_lognormal_speeds_are_always_the_same():
+    machine = preset("lognormal32")
+    factors = [worker.factor for worker in machine.workers]
+    assert len(set(factors)) == 32
+    assert factors == [w.factor for w in preset("lognormal32", seed=5).workers]
+    logs = [math.log(factor) for factor in factors]
+    # sigma 0.5: within two standard errors of a mean of 0 and a deviation of 0.5
+    mean = sum(logs) / 32
+    assert mean == pytest.approx(0.0, abs=2 * 0.5 / math.sqrt(32))
+    deviation = math.sqrt(sum((x - mean) ** 2 for x in logs) / 31)
+    assert deviation == pytest.approx(0.5, abs=2 * 0.5 / math.sqrt(62))
+    assert {w.cost for w in machine.workers} == {preset("v100x1").workers[0].cost}
+    # 1 Gbit/s: one copy of 125 MB between two members takes a second
+    assert machine.links[""].seconds(2, 125e6) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_four_speeds_have_the_published_seconds():
+    infos = preset("four-speeds").worker_infos(0.0)
+    seconds = [info.seconds(32) for info in infos]
+    assert seconds == pytest.approx([0.58, 0.75, 1.51, 3.33])
+    assert infos[3].seconds(64) == pytest.approx(6.66)
+
+
+def test_churn_is_v100x4_whose_workers_leave_and_join():
+    machine, same = preset("v100x4-churn"), preset("v100x4")
+    assert (machine.workers, machine.links) == (same.workers, same.links)
+    away = dict.fromkeys(("gpu1", "gpu2", "gpu3"), 0.0)
+    since = {}
+    for fault in machine.faults:
+        if fault.what == "kill":
+            since[fault.worker] = fault.seconds
+        else:
+            away[fault.worker] += fault.seconds - since.pop(fault.worker)
+    assert not since  # all of them come back
+    assert away == {"gpu1": 15.0, "gpu2": 15.0, "gpu3": 30.0}  # of a minute
+    assert max(fault.seconds for fault in machine.faults) == 59.75
+
+
 def test_minsky_has_32_nodes_of_4():
     machine = preset("minsky32x4")
     assert len(machine.workers) == 128
