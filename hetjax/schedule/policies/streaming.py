@@ -1,4 +1,4 @@
-"""Synchronous rounds that merge one fragment at a time: Streaming DiLoCo (host world)."""
+"""Synchronous rounds that merge fragments in turn: Streaming DiLoCo (host world)."""
 
 from typing import NamedTuple
 
