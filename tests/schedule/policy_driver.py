@@ -184,6 +184,8 @@ def _written_event(event):
         case Merged():
             node = "" if event.node == ROOT else f"{event.node}: "
             return f"merged {node}{_join(event.members)}"
+        case Timer():
+            return f"timer {event.name}"
         case _:
             return f"{type(event).__name__.lower()} {event.worker}"
 

@@ -4,6 +4,8 @@ Unlike `hetjax.engine.decisions` it writes no tape and keeps no ledger. It cance
 rounds, and does merges without members, in the order that `Actions` promises.
 """
 
+from policy_driver import ByHand, written
+
 from hetjax.machine import Merged, SimulatedClock
 from hetjax.machine.types import Slow
 from hetjax.schedule.action_checks import begin, react
@@ -53,3 +55,24 @@ def decisions(policy, clock, *, num_examples=1000, num_bytes=0.0):
         if event is None:
             return
         state, actions = react(policy, state, event)
+
+
+class CancellingByHand(ByHand):
+    """A clock by hand that can cancel rounds; timers are events of the test."""
+
+    def merge(self, action, *_):
+        assert not self.roster.working & set(action.members), "one is busy"
+
+    def cancel(self, worker):
+        working = self.roster.working
+        assert worker in working, "only a round in flight can be cancelled"
+        self.roster = self.roster._replace(working=working - {worker})
+
+    def set_timer(self, name, time):
+        assert time >= self.now
+
+
+def follow(policy, workers, events):
+    """The actions at the start and at each event, as `policy_driver.follow`."""
+    run = decisions(policy, CancellingByHand(workers, events))
+    return [written(actions) for _, actions in run]
