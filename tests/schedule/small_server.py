@@ -111,7 +111,7 @@ class Run:
         if not self.moves:  # gradients are computed at the model that was given
             self.models[k] = self.given[k].copy()
         for _ in range(local_round.local_steps):
-            target = TARGETS[k][self.draws[k] % 2]
+            target = TARGETS[k % 3][self.draws[k] % 2]
             step = RATE * local_round.lr_scale * (self.models[k] - target)
             self.models[k] = self.models[k] - step
             self.draws[k] += 1
