@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from policy_driver import follow, infos, machine, timeline
 from small_server import FragmentsRun
 
-from hetjax.machine import Join, Leave
+from hetjax.machine import Arrival, Join, Leave
 from hetjax.schedule import MergeAction, MergeOp, rounds, streaming
 
 BOTH = infos(1.0, 1.0)
@@ -37,7 +37,6 @@ def test_two_fragments(delay, workers_share, center, models):
 
 def test_a_push_and_a_fetch_without_delay_are_one_merge_that_workers_wait_for():
     policy = streaming(batch_size=8, local_steps=6, fragments=2)
-    state, _ = policy.init(BOTH, 100)
     table = timeline(policy, machine(1.0, 2.0, latency=0.25), 8)
     assert table == [
         "0:3x8 1:3x8",
@@ -77,8 +76,6 @@ def test_a_fetch_and_a_push_may_fall_on_one_step():
 
 def actions_of(policy, num_rounds, workers=BOTH):
     """The actions of whole rounds of all workers."""
-    from hetjax.machine import Arrival
-
     state, actions = policy.init(workers, 100)
     table = [actions]
     for _ in range(num_rounds):
@@ -121,8 +118,7 @@ def test_each_fragment_is_fetched_v_steps_after_its_push(data, steps, fragments)
     policy = streaming(
         batch_size=8, local_steps=steps, fragments=fragments, delay=delay
     )
-    t, pushed, fetched = 0, [], []
-    length = 0
+    t, length, pushed, fetched = 0, 0, [], []
     for actions in actions_of(policy, 40):
         t += length
         length = actions.dispatch[0][1].local_steps
