@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from quick import quick_if
+
 from hetjax.machine import Arrival
 from hetjax.schedule import (
     ROOT,
@@ -299,3 +301,22 @@ CANCELLING = {
         syncer(batch_size=B_MAX, local_steps=2, fragments=2, grace=2.5), never
     ),
 }
+
+# the one row of each new policy that is always tested
+_QUICK = (
+    "asynchronous_grace",
+    "asynchronous_buffered",
+    "streaming",
+    "bounded_delay",
+    "collected_per_worker",
+    "ringleader",
+    "syncer",
+)
+_RECENT = tuple(TABLE)[tuple(TABLE).index("asynchronous_grace") :]
+OFTEN = quick_if(
+    lambda name: name in _QUICK or name not in (*_RECENT, *CANCELLING),
+    (*TABLE, *CANCELLING),
+)
+OFTEN_TREES = quick_if(
+    lambda name: name not in _RECENT, [name for name in TABLE if "groups" in name]
+)

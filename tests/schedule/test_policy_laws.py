@@ -14,12 +14,13 @@ from policy_table import (
     CANCELLING,
     EVERY,
     NUM_WORKERS,
+    OFTEN,
+    OFTEN_TREES,
     STALE,
     TABLE,
     Log,
     node_of,
 )
-from quick import quick_if
 
 from hetjax.engine.decisions import decisions
 from hetjax.machine import Arrival, Cost, Link, Machine, Profile, SimulatedClock
@@ -28,20 +29,8 @@ from hetjax.schedule import ROOT, MergeOp
 NUM_EVENTS = 250
 LAWS = settings(max_examples=12, deadline=None, derandomize=True)
 ALL = {**TABLE, **CANCELLING}
-OFTEN_FULL = (
-    "asynchronous_grace_of_ties",
-    "asynchronous_measured",
-    "asynchronous_rescaled",
-    "streaming_at_once",
-    "streaming_late",
-    "bounded_delay_adaptive",
-    "collected_ignoring",
-    "ringleader_refresh",
-    "syncer_of_all",
-    "syncer_patient",
-)
-ROWS = pytest.mark.parametrize("name", quick_if(lambda n: n not in OFTEN_FULL, ALL))
-TREES = pytest.mark.parametrize("name", [name for name in TABLE if "groups" in name])
+ROWS = pytest.mark.parametrize("name", OFTEN)
+TREES = pytest.mark.parametrize("name", OFTEN_TREES)
 
 
 @st.composite
