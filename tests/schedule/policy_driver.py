@@ -36,6 +36,8 @@ OPERATIONS = (
     MergeOp.DELIVER,
     MergeOp.SUBTRACT,
     MergeOp.PUSH,
+    MergeOp.ACCUMULATE,
+    MergeOp.APPLY,
     MergeOp.FETCH,
     MergeOp.REQUEST,
     MergeOp.RESET_TO_CENTER,
@@ -83,7 +85,8 @@ def written(actions):
     it is not the usual push and fetch, after them: "merge group0: 01", "merge
     group0+group1", "merge group0: 01 fetch".
     """
-    merges = [_written_merge(m) for m in actions.merges]
+    cancelled = [f"cancel {k}" for k in actions.cancel]
+    merges = cancelled + [_written_merge(m) for m in actions.merges]
     started = [f"start {k}" for k in actions.start]
     local_rounds = [
         f"{k}:{w.local_steps}x{w.batch_size:g}" for k, w in actions.dispatch
@@ -97,7 +100,9 @@ def _written_merge(action):
     node = () if action.node == ROOT else (f"{action.node}:",)
     partners = tuple(f"with {k}" for k in action.partners)
     op = () if action.op == PUSH_FETCH else (spelled(action.op),)
-    return " ".join(("merge", *node, _join(action.members), *partners, *op))
+    part = (f"part {action.part}",) if action.part else ()
+    members = (_join(action.members),) if action.members else ()
+    return " ".join(("merge", *node, *members, *partners, *op, *part))
 
 
 def spelled(op):
@@ -179,6 +184,8 @@ def _written_event(event):
         case Merged():
             node = "" if event.node == ROOT else f"{event.node}: "
             return f"merged {node}{_join(event.members)}"
+        case Timer():
+            return f"timer {event.name}"
         case _:
             return f"{type(event).__name__.lower()} {event.worker}"
 

@@ -9,26 +9,36 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from quick import quick_if
+
 from hetjax.machine import Arrival
 from hetjax.schedule import (
     ROOT,
     MergeOp,
     Policy,
+    adaptive_grace,
     asynchronous,
+    bounded_delay,
+    collected,
     downpour,
+    dynamic_local_updates,
     equal_time,
     fastest,
     fixed_scaling,
     hierarchical,
     linear_scaling,
     magma_async,
+    measured_local_updates,
     measured_scaling,
     mega_batch,
     on_rate_drop,
     one_per_device,
     random_partner,
+    ringleader,
     rounds,
     sma_restarts,
+    streaming,
+    syncer,
     tuned_workers,
 )
 
@@ -56,6 +66,8 @@ class Log:
             self.local_rounds[event.worker] += 1
             self.rounds_since[event.worker] += 1
             self.completed += event.local_round.examples
+        assert self.busy.issuperset(actions.cancel)
+        self.busy -= set(actions.cancel)
         for merge in actions.merges:
             if MergeOp.PUSH in merge.op:
                 self._add_merge(merge)
@@ -124,7 +136,7 @@ def group_spent(log, worker):
 
 
 def above_busy(log, worker):
-    """Deeper trees: some worker is busy."""
+    """Deeper trees, grace periods and fragments: some worker is busy."""
     return bool(log.busy)
 
 
@@ -150,6 +162,11 @@ ROUNDS = rounds(batch_size=B_MAX)
 FREE = partial(asynchronous, batch_size=B_MAX)
 MEGA_BATCH = partial(mega_batch, examples=MEGA, batch_size=B_MAX)
 IN_GROUPS = partial(hierarchical, sizes=2, every=EVERY)
+
+
+def ignoring(policy):
+    return partial(policy, batch_size=B_MAX, stop="ignore")
+
 
 TABLE = {
     "rounds": Row(ROUNDS, round_done),
@@ -233,4 +250,73 @@ TABLE = {
         sma_restarts(IN_GROUPS(ROUNDS), on_rate_drop(lambda e: 0.5 ** (e // 1000))),
         group_busy,
     ),
+    "asynchronous_grace": Row(FREE(grace=0.5), above_busy),
+    "asynchronous_grace_of_ties": Row(FREE(grace=0.0, local_steps=2), above_busy),
+    "asynchronous_buffered": Row(FREE(buffer=4), never),
+    "asynchronous_dylu": Row(FREE(local_steps=dynamic_local_updates(5, B_MAX)), never),
+    "asynchronous_measured": Row(FREE(local_steps=measured_local_updates(5)), never),
+    "asynchronous_rescaled": Row(FREE(rescaled=True), never),
+    "bounded_delay_ignoring": Row(ignoring(bounded_delay)(max_delay=4), never),
+    "collected_ignoring": Row(ignoring(collected)(gradients=9), never),
+    "streaming": Row(
+        streaming(batch_size=B_MAX, local_steps=6, fragments=3, delay=1), above_busy
+    ),
+    "streaming_at_once": Row(
+        streaming(batch_size=B_MAX, local_steps=3, fragments=2), above_busy
+    ),
+    "streaming_late": Row(
+        streaming(batch_size=B_MAX, local_steps=2, fragments=4, delay=3), above_busy
+    ),
+    "groups_with_grace": Row(IN_GROUPS(FREE(grace=1.0)), group_busy),
+    "groups_that_stream": Row(
+        IN_GROUPS(streaming(batch_size=B_MAX, local_steps=2, fragments=2)), group_busy
+    ),
 }
+
+# policies that cancel rounds, or whose merges may have no members
+CANCELLING = {
+    "bounded_delay": Row(bounded_delay(batch_size=B_MAX, max_delay=3), never),
+    "bounded_delay_adaptive": Row(bounded_delay(batch_size=B_MAX), never),
+    "collected": Row(collected(batch_size=B_MAX, gradients=5), never),
+    "collected_per_worker": Row(
+        collected(batch_size=B_MAX, gradients=12, per_worker=True), never
+    ),
+    "collected_per_worker_ignoring": Row(
+        ignoring(collected)(gradients=6, per_worker=True), never
+    ),
+    "ringleader": Row(ringleader(batch_size=B_MAX), never),
+    "ringleader_refresh": Row(ringleader(batch_size=B_MAX, refresh=True), never),
+    "syncer": Row(
+        syncer(
+            batch_size=B_MAX,
+            local_steps=6,
+            fragments=3,
+            quorum=2,
+            grace=adaptive_grace(),
+        ),
+        never,
+    ),
+    "syncer_of_all": Row(syncer(batch_size=B_MAX, local_steps=2, quorum=6), never),
+    "syncer_patient": Row(
+        syncer(batch_size=B_MAX, local_steps=2, fragments=2, grace=2.5), never
+    ),
+}
+
+# the one row of each new policy that is always tested
+_QUICK = (
+    "asynchronous_grace",
+    "asynchronous_buffered",
+    "streaming",
+    "bounded_delay",
+    "collected_per_worker",
+    "ringleader",
+    "syncer",
+)
+_RECENT = tuple(TABLE)[tuple(TABLE).index("asynchronous_grace") :]
+OFTEN = quick_if(
+    lambda name: name in _QUICK or name not in (*_RECENT, *CANCELLING),
+    (*TABLE, *CANCELLING),
+)
+OFTEN_TREES = quick_if(
+    lambda name: name not in _RECENT, [name for name in TABLE if "groups" in name]
+)

@@ -1,4 +1,4 @@
-"""Synchronous rounds that merge a fragment at a time: Streaming DiLoCo (host)."""
+"""Synchronous rounds that merge fragments in turn: Streaming DiLoCo (host world)."""
 
 from typing import NamedTuple
 
