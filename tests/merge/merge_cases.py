@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.merge import WorkerStats
-from hetjax.replica import Replica
+from hetjax.replica import Buffer, Replica
 
 SHAPES = {  # mixed ranks in both dtypes; few leaves, because compilation dominates
     "scalar": jax.ShapeDtypeStruct((), jnp.bfloat16),
@@ -51,12 +51,19 @@ def random_replica(
     broadcasts=False,
 ):
     """A replica with random numbers in the buffers that a merge needs."""
-    buffers = dict.fromkeys(requires, shapes)
+    buffers = {
+        b.name: jax.eval_shape(b.init, shapes)
+        for b in requires
+        if isinstance(b, Buffer)
+    }
+    buffers |= dict.fromkeys((b for b in requires if isinstance(b, str)), shapes)
     if "angle" in requires:
         buffers["angle"] = jax.ShapeDtypeStruct((2,), jnp.float32)
     carry = {name: random(rng, tree) for name, tree in buffers.items()}
     if "angle" in requires:  # the mean of some rounds
         carry["angle"] = jax.device_put(np.float32([0.7, 2.0]))
+    if "mean_square" in carry:  # of squares
+        carry["mean_square"] = jax.tree.map(jnp.abs, carry["mean_square"])
     params = random(rng, shapes)
     if broadcasts:
         carry["round_start"] = random(rng, shapes)
@@ -67,8 +74,15 @@ def agreeing_replica(params, model_state, requires):
     """A replica that equals the centre, as does its mailbox, with zero buffers."""
     zeros = jax.tree.map(jnp.zeros_like, params)
     buffers = {"prev_params": params, "mailbox": params, "angle": jnp.zeros(2)}
-    carry = {name: buffers.get(name, zeros) for name in requires}
+    buffers["round_start"] = params
+    carry = {b: buffers.get(b, zeros) for b in requires if isinstance(b, str)}
+    carry |= own_buffers(params, requires)
     return Replica(params, model_state, (), carry)
+
+
+def own_buffers(params, requires):
+    """The first values of the buffers that a merge declares for itself."""
+    return {b.name: b.init(params) for b in requires if isinstance(b, Buffer)}
 
 
 def make_stats(updates, batch_size=None, examples=None, learning_rate=None, **others):
@@ -90,6 +104,7 @@ def make_stats(updates, batch_size=None, examples=None, learning_rate=None, **ot
         leaves=np.ones(n),
         share=np.ones(n) / n,
         accuracy=0.5 + np.arange(n) / 16,
+        weight=np.ones(n),
         server_steps=0,
         num_workers=n,
     )

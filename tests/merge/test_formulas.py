@@ -355,6 +355,7 @@ def test_default_statistics():
         "leaves": [1, 1],
         "share": [1, 1],
         "accuracy": [0, 0],
+        "weight": [1, 1],
         "server_steps": 0,
         "num_workers": 2,
     }

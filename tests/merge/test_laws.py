@@ -16,6 +16,9 @@ from hetjax.machine.types import PUSH_FETCH, MergeOp
 NEVER, ALWAYS = 0.0, 1e9  # perturbation thresholds that no model / every model is below
 
 
+AT_ONCE = MergeOp.ACCUMULATE | MergeOp.APPLY | MergeOp.FETCH
+
+
 class Row(NamedTuple):
     """A merge and the laws that it promises besides those of all merges."""
 
@@ -107,6 +110,34 @@ TABLE = {
         MergeOp.DELIVER | MergeOp.PUSH | MergeOp.REQUEST,
         inactive="counts",
     ),
+    "delay_compensated": Row(merge.delay_compensated()),
+    "delay_compensated decay": Row(merge.delay_compensated(strength=2.0, decay=0.95)),
+    "delay_compensated push": alone(
+        merge.delay_compensated(decay=0.9, per_worker=False),
+        MergeOp.PUSH,
+        inactive="stays",
+    ),
+    "gradient_sums": Row(merge.gradient_sums(), AT_ONCE),
+    "malenia": Row(merge.malenia(), AT_ONCE),
+    "malenia report": alone(merge.malenia(), MergeOp.ACCUMULATE, inactive="stays"),
+    "ringleader": Row(merge.ringleader(), AT_ONCE),
+    "ringleader report": alone(
+        merge.ringleader(), MergeOp.ACCUMULATE, inactive="stays"
+    ),
+    "scaffold": Row(merge.scaffold()),
+    "compressed": Row(
+        merge.compressed(merge.average(), top_k=1, chunk=2, bits=8), mean=False
+    ),
+    "compressed senders": Row(
+        merge.compressed(
+            merge.average(weights="local_steps"),
+            top_k=2,
+            chunk=3,
+            error_feedback=None,
+            average="senders",
+        ),
+        mean=False,
+    ),
     # the master steps between two events, whichever members are active
     "magma_async": alone(
         merge.magma_async(), MergeOp.PUSH, inactive="counts", empty=False
@@ -178,6 +209,8 @@ def consensus_is_an_exact_fixed_point(case):
     if "angle" in case.merge.requires:  # as after a round
         assert all(r.carry.pop("angle").tolist() == [0, 1] for r in after)
         del replica.carry["angle"]
+    for r in (*after, replica):
+        r.carry.pop("table_row", None)  # it counts the gradients
     chex.assert_trees_all_equal(after, replicas)
     chex.assert_trees_all_equal(
         case.merge.model(state), tree.widened((case.params, case.model_state))
@@ -309,6 +342,8 @@ class LawsTest(chex.TestCase):
         x = jnp.asarray(rng.normal(size=20), jnp.bfloat16)
         # the center starts at zero: a gradient -x at learning rate 1 leads to x, too
         carry = {"prev_params": x, "grad_sum": -x, "angle": jnp.zeros(2)}
+        carry |= dict.fromkeys(("round_start", "shift"), jnp.zeros_like(x))
+        carry |= cases.own_buffers(x, TABLE[name].merge.requires)
         replica = cases.Replica(x, x, (), carry)
         even = np.ones(members)
         stats = cases.make_stats(even, 8 * even, learning_rate=even, accuracy=even)
