@@ -39,6 +39,26 @@ HOST = (  # files and folders
     "tests/tracing",
 )
 DEVICE_WORLD = ("chex", "flax", "jax", "jaxlib", "optax", "orbax")
+# Their parts are those of other strategies in other combinations: in the tables of all
+# strategies they are full, but for the tests named below
+ALIKE = (
+    "async_diloco",
+    "dc_asgd",
+    "delayed_nesterov",
+    "fed_async",
+    "fed_buff",
+    "fed_opt",
+    "fed_prox",
+    "heloco",
+    "malenia_sgd",
+    "mla",
+    "rennala_sgd",
+    "ringleader_asgd",
+    "slow_mo",
+    "sparse_loco",
+    "streaming_diloco",
+)
+OWN_TABLES = ("test_new_oracles.py", "test_factories.py", "test_tapes_of_strategies.py")
 BUDGET = {"host": 1.0, "core": 2.0, "full": 20.0}  # of one test [s]
 TOTAL = {"host": 60, "core": 12 * 60, "full": 45 * 60}  # of all tests [s]
 FACTOR = 5.0  # above so many budgets, the run fails
@@ -75,6 +95,8 @@ class Tiers:
     @pytest.hookimpl(tryfirst=True)  # before pytest selects those of `-m`
     def pytest_collection_modifyitems(self, items):
         for item in items:
+            if is_alike(item):
+                item.add_marker(pytest.mark.full)
             if in_host(item.path) and not item.get_closest_marker("full"):
                 item.add_marker(pytest.mark.host)
 
@@ -164,6 +186,14 @@ def in_host(path: Path) -> bool:
 def leads_to_host(path: Path) -> bool:
     """Whether a file or folder is of the host tier, or a folder that holds such."""
     return in_host(path) or any((ROOT / host).is_relative_to(path) for host in HOST)
+
+
+def is_alike(item: pytest.Item) -> bool:
+    """Whether a test of a table is of a strategy that is like others."""
+    given = getattr(item, "callspec", None)
+    if given is None or item.path.name in OWN_TABLES:
+        return False
+    return any(isinstance(x, str) and x in ALIKE for x in given.params.values())
 
 
 def tier_of(item: pytest.Item) -> str:

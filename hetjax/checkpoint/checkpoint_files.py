@@ -34,7 +34,7 @@ Gather = Callable[[str, Any], list[Any]]
 """gather(name, value) -> the values of all processes, as JSON returns them."""
 LOCK = "lock"
 _AT_ONCE = 1 << 26  # [bytes] that wait for the disk
-VERSION = 4  # of the state and the settings of a run
+VERSION = 5  # of the state and the settings of a run
 
 
 class Damaged(ValueError):

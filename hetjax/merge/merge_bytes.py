@@ -51,7 +51,7 @@ def _tensor_bytes(x: Any, top_k: int, chunk: int, bits: Any) -> int:
     return math.ceil(sent * (index + value) / 8) + _SCALES.get(bits, 0)
 
 
-def directed(op: MergeOp, up: int, down: int) -> Traffic:
+def directed(op: MergeOp, up: float, down: float) -> Traffic:
     """The traffic of an operation whose members send `up` bytes and receive `down`."""
     moves = moves_of(op)
     return Traffic(

@@ -9,8 +9,8 @@ import optax
 
 from hetjax import merge
 from hetjax.arguments import Count, Fraction, NotNegative, Share
-from hetjax.formulas import aligned
 from hetjax.merge import WorkerStats, outer_optimizers
+from hetjax.merge.formulas.alignment import aligned
 from hetjax.merge.outer_optimizers import LookAheadState
 from hetjax.optimizers import Optimizer
 from hetjax.schedule import LearningRateLike

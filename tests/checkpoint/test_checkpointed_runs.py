@@ -162,7 +162,7 @@ def test_a_run_of_another_version_is_refused_but_not_its_model(tmp_path, monkeyp
         patch.setattr(checkpoint_manager, "VERSION", 1)
         train(tmp_path / "cut", on_eval=at(3, send("SIGTERM")))
         whole = train(tmp_path / "end")
-    message = "has version 1, but this hetjax continues runs of version 4: use"
+    message = "has version 1, but this hetjax continues runs of version 5: use"
     for folder in ("cut", "end"):
         for go_on in (train, hj.resume):
             with pytest.raises(ValueError, match=message) as raised:

@@ -24,9 +24,7 @@ def descending(rate, momentum=0.0):
 
     def apply(state, group, stats, op):
         alpha = proportional_weights(jnp.ones(group.size), stats.present)
-        moves = group.each(
-            lambda r: tree.difference(r.carry["round_start"], r.params)
-        )
+        moves = group.each(lambda r: tree.difference(r.carry["round_start"], r.params))
         mean = moves.total(lambda d: d, alpha)
         v = jax.tree.map(lambda v, d: momentum * v + d, state.memory, mean)
         center = jax.tree.map(
@@ -62,9 +60,7 @@ def trained(merging, rounds=3):
 
 
 def test_sparse_loco():
-    merging = merge.compressed(
-        descending(0.8), top_k=1, chunk=2, error_feedback=0.95
-    )
+    merging = merge.compressed(descending(0.8), top_k=1, chunk=2, error_feedback=0.95)
     center, residuals = trained(merging)
     close(center, (0.527, -0.01))
     close(residuals, [(0.420625, 0), (0, 0.525)])
@@ -208,9 +204,7 @@ def test_absent_members_keep_their_residuals_and_senders_are_counted():
     merging = merge.compressed(descending(1.0), **how)
     apply = jax.jit(merging.apply)
     state = merging.init(jnp.zeros(4))
-    of = [
-        local.new_replica(local.sgd(), jnp.zeros(4), requires=merging.requires)
-    ] * 3
+    of = [local.new_replica(local.sgd(), jnp.zeros(4), requires=merging.requires)] * 3
     c, e = np.zeros(4), np.zeros((3, 4))
     for steps in ((1, 1, 1), (1, 0, 1), (0, 0, 2), (0, 0, 0), (1, 1, 0)):
         moves = rng.normal(size=(3, 4))
@@ -248,9 +242,7 @@ def test_a_member_that_does_not_fetch_keeps_its_model():
 
 def test_a_residual_that_is_not_finite_counts_as_zero():
     merging = merge.compressed(descending(1.0), top_k=1, chunk=2)
-    replica = local.new_replica(
-        local.sgd(), jnp.zeros(2), requires=merging.requires
-    )
+    replica = local.new_replica(local.sgd(), jnp.zeros(2), requires=merging.requires)
     carry = {**replica.carry, "residual": jnp.full(2, jnp.nan)}
     replica = replica._replace(params=jnp.float32([2, 1]), carry=carry)
     state = merging.init(jnp.zeros(2))

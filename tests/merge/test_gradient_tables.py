@@ -1,4 +1,4 @@
-"""Merges of gradients of one worker at a time: Rennala, Malenia, Ringleader, DC-ASGD."""
+"""Merges of single workers' gradients: Rennala, Malenia, Ringleader, DC-ASGD."""
 
 from functools import cache
 

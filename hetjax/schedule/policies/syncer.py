@@ -74,11 +74,12 @@ def syncer(
 
     and then takes the fragments that were merged since its last round (also at its own
     answer, if that was the last one). When K learners have answered, the syncer waits
-    for `grace` seconds (see `adaptive_grace`), or until all active ones have; it merges the answers, and opens the next request once that is
-    done. Answers that come later count for the next requests. H is `local_steps`, P the
-    `fragments`, K the `quorum`; if fewer than K workers are active, all must answer.
-    Parts are named "0" to "P-1". Source: Decoupled DiLoCo (arXiv:2604.21428);
-    docs/algorithms I.9. When learners take fragments is our reading of it.
+    for `grace` seconds (see `adaptive_grace`), or until all active ones have; it merges
+    the answers, and opens the next request once that is done. Answers that come later
+    count for the next requests. H is `local_steps`, P the `fragments`, K the `quorum`;
+    if fewer than K workers are active, all must answer. Parts are named "0" to "P-1".
+    Source: Decoupled DiLoCo (arXiv:2604.21428); docs/algorithms I.9. When learners take
+    fragments is our reading of it.
     """
     steps = max(1, round(local_steps / fragments))
     share = grace.share if isinstance(grace, GracePeriod) else 1.0

@@ -192,9 +192,10 @@ def decoupled_diloco(
     """Learners never wait; a request for the next fragment is open at all times.
 
     A report of m: it answers the open request (once), then takes all fragments that
-    were merged since, also just now. The request closes `grace` seconds after `quorum` answers (also
-    after none, a report at the same time counts), or when all have answered. What m computed from its answer until it takes a fragment is
-    lost. The exact times are a reading of the text, which leaves them open.
+    were merged since, also just now. The request closes `grace` seconds after `quorum`
+    answers (also after none, a report at the same time counts), or when all have
+    answered. What m computed from its answer until it takes a fragment is lost. The
+    exact times are a reading of the text, which leaves them open.
     """
     syncer = Syncer(workers, learning_rate=learning_rate, **settings)
     k, fragments = len(workers), len(syncer.pieces)
