@@ -24,9 +24,7 @@ def descending(rate, momentum=0.0):
 
     def apply(state, group, stats, op):
         alpha = proportional_weights(jnp.ones(group.size), stats.present)
-        moves = group.each(
-            lambda r: tree.difference(r.carry["round_start"], r.params)
-        )
+        moves = group.each(lambda r: tree.difference(r.carry["round_start"], r.params))
         mean = moves.total(lambda d: d, alpha)
         v = jax.tree.map(lambda v, d: momentum * v + d, state.memory, mean)
         center = jax.tree.map(
@@ -62,9 +60,7 @@ def trained(merging, rounds=3):
 
 
 def test_sparse_loco():
-    merging = merge.compressed(
-        descending(0.8), top_k=1, chunk=2, error_feedback=0.95
-    )
+    merging = merge.compressed(descending(0.8), top_k=1, chunk=2, error_feedback=0.95)
     center, residuals = trained(merging)
     close(center, (0.527, -0.01))
     close(residuals, [(0.420625, 0), (0, 0.525)])
@@ -79,10 +75,18 @@ def test_the_mean_over_senders():
     close(trained(merging)[0], (0.6, -0.14))
 
 
-def test_diloco_in_four_bits():
+@pytest.mark.parametrize("feedback", [0.95, 1.0])
+def test_diloco_in_four_bits(feedback):
+    """In round 3 both round to the same integers, -7 (6.65, 6.60) and -1 (.69, .69)."""
+    merging = merge.compressed(descending(0.7, 0.9), bits=4, error_feedback=feedback)
+    close(trained(merging)[0], (0.337793, 0.154043))
+
+
+def test_diloco_in_four_bits_without_feedback():
+    """As the loop in NumPy: the integers of round 3 are -5 and 0, not -7 and -1."""
     merging = merge.compressed(descending(0.7, 0.9), bits=4, error_feedback=None)
     center, residuals = trained(merging)
-    close(center, (0.337793, 0.154043))
+    close(center, (0.269816, 0.154043))
     assert residuals == []
 
 
@@ -179,15 +183,16 @@ def message_of(top_k, chunk, bits):
 SHAPES = ((3, 5), (), (7,))
 
 
-# values that are no multiples of each other's steps: rounding has one answer
+# of normal numbers, no ratio is so near a half that rounding has two answers
 @settings(deadline=None, max_examples=40)
 @given(
     st.integers(0, 2**31),
-    st.sampled_from([(1, 4), (3, 4), (2, 64), (None, 4096)]),
-    st.sampled_from(["bf16", 8, 4, 2, None]),
+    st.sampled_from(
+        [(1, 4, None), (3, 4, 8), (2, 64, 2), (None, 4096, 4), (None, 1, "bf16")]
+    ),
 )
-def test_messages_agree_with_numpy(seed, kept, bits):
-    rng, (top_k, chunk) = np.random.default_rng(seed), kept
+def test_messages_agree_with_numpy(seed, how):
+    rng, (top_k, chunk, bits) = np.random.default_rng(seed), how
     values = [np.float32(rng.normal(size=s)) for s in SHAPES]
     found = message_of(top_k, chunk, bits)(values)
     for x, d, sent in zip(values, found.decoded, found.sent, strict=True):
@@ -208,9 +213,7 @@ def test_absent_members_keep_their_residuals_and_senders_are_counted():
     merging = merge.compressed(descending(1.0), **how)
     apply = jax.jit(merging.apply)
     state = merging.init(jnp.zeros(4))
-    of = [
-        local.new_replica(local.sgd(), jnp.zeros(4), requires=merging.requires)
-    ] * 3
+    of = [local.new_replica(local.sgd(), jnp.zeros(4), requires=merging.requires)] * 3
     c, e = np.zeros(4), np.zeros((3, 4))
     for steps in ((1, 1, 1), (1, 0, 1), (0, 0, 2), (0, 0, 0), (1, 1, 0)):
         moves = rng.normal(size=(3, 4))
@@ -248,9 +251,7 @@ def test_a_member_that_does_not_fetch_keeps_its_model():
 
 def test_a_residual_that_is_not_finite_counts_as_zero():
     merging = merge.compressed(descending(1.0), top_k=1, chunk=2)
-    replica = local.new_replica(
-        local.sgd(), jnp.zeros(2), requires=merging.requires
-    )
+    replica = local.new_replica(local.sgd(), jnp.zeros(2), requires=merging.requires)
     carry = {**replica.carry, "residual": jnp.full(2, jnp.nan)}
     replica = replica._replace(params=jnp.float32([2, 1]), carry=carry)
     state = merging.init(jnp.zeros(2))
