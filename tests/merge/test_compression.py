@@ -75,10 +75,18 @@ def test_the_mean_over_senders():
     close(trained(merging)[0], (0.6, -0.14))
 
 
-def test_diloco_in_four_bits():
+@pytest.mark.parametrize("feedback", [0.95, 1.0])
+def test_diloco_in_four_bits(feedback):
+    """In round 3 both round to the same integers, -7 (6.65, 6.60) and -1 (.69, .69)."""
+    merging = merge.compressed(descending(0.7, 0.9), bits=4, error_feedback=feedback)
+    close(trained(merging)[0], (0.337793, 0.154043))
+
+
+def test_diloco_in_four_bits_without_feedback():
+    """As the loop in NumPy: the integers of round 3 are -5 and 0, not -7 and -1."""
     merging = merge.compressed(descending(0.7, 0.9), bits=4, error_feedback=None)
     center, residuals = trained(merging)
-    close(center, (0.337793, 0.154043))
+    close(center, (0.269816, 0.154043))
     assert residuals == []
 
 
@@ -175,15 +183,16 @@ def message_of(top_k, chunk, bits):
 SHAPES = ((3, 5), (), (7,))
 
 
-# values that are no multiples of each other's steps: rounding has one answer
+# of normal numbers, no ratio is so near a half that rounding has two answers
 @settings(deadline=None, max_examples=40)
 @given(
     st.integers(0, 2**31),
-    st.sampled_from([(1, 4), (3, 4), (2, 64), (None, 4096)]),
-    st.sampled_from(["bf16", 8, 4, 2, None]),
+    st.sampled_from(
+        [(1, 4, None), (3, 4, 8), (2, 64, 2), (None, 4096, 4), (None, 1, "bf16")]
+    ),
 )
-def test_messages_agree_with_numpy(seed, kept, bits):
-    rng, (top_k, chunk) = np.random.default_rng(seed), kept
+def test_messages_agree_with_numpy(seed, how):
+    rng, (top_k, chunk, bits) = np.random.default_rng(seed), how
     values = [np.float32(rng.normal(size=s)) for s in SHAPES]
     found = message_of(top_k, chunk, bits)(values)
     for x, d, sent in zip(values, found.decoded, found.sent, strict=True):

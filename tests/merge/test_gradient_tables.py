@@ -1,16 +1,18 @@
-"""Merges of single workers' gradients: Rennala, Malenia, Ringleader, DC-ASGD."""
+"""Merges of one worker's gradient at a time: Rennala, Malenia, Ringleader, DC-ASGD."""
 
 from functools import cache
 
+import chex
 import jax
 import jax.numpy as jnp
+import merge_cases as cases
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vector_cases import ETA, START, Workers, close
 
-from hetjax import local, merge
+from hetjax import formulas, local, merge
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.replica import Replica
 
@@ -250,6 +252,40 @@ def test_a_report_changes_no_model_and_nothing_held_changes_nothing(make):
     state, none = server.merging.init(START), merge.stats([], num_workers=0)
     after, () = server.merging.apply(state, (), none, APPLY)
     jax.tree.map(np.testing.assert_array_equal, after, state)
+
+
+class FormulasTest(chex.TestCase):
+    @chex.variants(with_jit=True, without_jit=True)
+    def test_formulas_agree_with_numpy(self):
+        """In float32 for any dtype of the gradients."""
+        rng = np.random.default_rng(0)
+        g, c, s, q = (cases.random(rng, cases.SHAPES) for _ in range(4))
+        q = jax.tree.map(jnp.abs, q)
+
+        def every(g, c, s, q):
+            return (
+                formulas.compensated_gradient(g, c, s, strength=0.3),
+                formulas.compensated_gradient(g, c, s, strength=0.3, mean_square=q),
+                formulas.running_mean_square(q, g, 0.9),
+                formulas.joined_mean(q, 3.0, g),
+                formulas.scaffold_control(g, c, s, 0.7),
+            )
+
+        def expected(g, c, s, q):
+            g, c, s, q = (np.float64(x) for x in (g, c, s, q))
+            return (
+                g + 0.3 * g**2 * (c - s),
+                g + 0.3 / np.sqrt(q + 1e-7) * g**2 * (c - s),
+                0.9 * q + 0.1 * g**2,
+                (g - q) / 4,
+                (c - s) / 0.7 - g,
+            )
+
+        found = self.variant(every)(g, c, s, q)
+        for k, tree in enumerate(found):
+            for x, *of in zip(*map(jax.tree.leaves, (tree, g, c, s, q)), strict=True):
+                assert x.dtype == jnp.float32
+                np.testing.assert_allclose(x, expected(*of)[k], rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize(

@@ -126,13 +126,13 @@ TABLE = {
     ),
     "scaffold": Row(merge.scaffold()),
     "compressed": Row(
-        merge.compressed(merge.average(), top_k=1, chunk=2, bits=8), mean=False
+        merge.compressed(merge.average(), top_k=3, chunk=4, bits=8), mean=False
     ),
     "compressed senders": Row(
         merge.compressed(
             merge.average(weights="local_steps"),
-            top_k=2,
-            chunk=3,
+            top_k=3,
+            chunk=6,
             error_feedback=None,
             average="senders",
         ),

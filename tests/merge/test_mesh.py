@@ -23,9 +23,10 @@ SOME = (3, 0, 5, 4, 0, 1, 6, 7)
 CHOSEN = ("average", "fed_nova", "sma")  # tested always on every layout
 # layout: replicas per device, and whether the merge's rule is given a Group
 LAYOUTS = {"8 x 1": (1, True), "4 x 2": (2, True), "gathered": (2, False)}
-# MagmaDNN's server adds gradients one by one to its sum; a server's momentum is a long
-# chain of products and sums. XLA contracts other parts of these on a mesh
-ROUNDED = ("magma_async", "fed_nova momentum")
+# MagmaDNN's server adds gradients one by one to its sum; a server's momentum and a
+# compensated gradient are long chains of products and sums. XLA contracts other parts
+# of these on a mesh
+ROUNDED = ("magma_async", "fed_nova momentum", "delay_compensated decay")
 FULL = {  # float32: bfloat16 would hide differences
     "scalar": jax.ShapeDtypeStruct((), jnp.float32),
     "matrices": [jax.ShapeDtypeStruct((5, 3), jnp.float32)],

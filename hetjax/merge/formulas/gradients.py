@@ -28,7 +28,7 @@ def compensated_gradient(
 
     def corrected(g, move, q):
         g = tree.wide(g)
-        factor = strength if q is None else strength / jnp.sqrt(q + SMALLEST)
+        factor = strength if q is None else strength / jnp.sqrt(tree.wide(q) + SMALLEST)
         return g + factor * g * g * move
 
     moves = tree.difference(center, start)
@@ -42,14 +42,16 @@ def running_mean_square(mean_square: PyTree, grads: PyTree, decay: ArrayLike) ->
 
     def mixed(q, g):
         g = tree.wide(g)
-        return decay * q + (1 - decay) * g * g
+        return decay * tree.wide(q) + (1 - decay) * g * g
 
     return tree.map_floats(mixed, mean_square, grads)
 
 
 def joined_mean(mean: PyTree, number: ArrayLike, new: PyTree) -> PyTree:
     """The change (g - m) / (n + 1) of a mean m of n trees when the tree g joins it."""
-    return tree.map_floats(lambda m, g: (tree.wide(g) - m) / (number + 1), mean, new)
+    return tree.map_floats(
+        lambda m, g: (tree.wide(g) - tree.wide(m)) / (number + 1), mean, new
+    )
 
 
 def scaffold_control(
