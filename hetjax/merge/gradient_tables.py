@@ -43,7 +43,6 @@ class Row(NamedTuple):
     mean: PyTree  # m_i, float32
     number: jax.Array  # float32 [] b_i
     table: jax.Array  # int32 [] the number of the table that it is of
-    stepped: jax.Array  # int32 [] the last table on which the worker's step was made
 
 
 class Sums(NamedTuple):
@@ -62,6 +61,7 @@ class Held(NamedTuple):
     learning_rate: jax.Array  # float32 [] of the last report
     table: Any = ()  # int32 [] the number of the first table
     second: Any = ()  # Sums of Ringleader's second table
+    steps: Any = ()  # bool [] whether there was a step on Ringleader's first table
 
 
 def gradient_sums() -> Merge:
@@ -138,9 +138,8 @@ def ringleader() -> Merge:
         CLEAR        the second table becomes the first, and the second is empty
         FETCH        w_i <- c
 
-    A merge's operation is a combination of these, done in this order. APPLY is the step
-    of its member, which is *updated* from then on, until the second table becomes the
-    first. A gradient enters the first table, but that of an updated worker the second.
+    A merge's operation is a combination of these, done in this order. A gradient enters
+    the first table until there is a step on it, and with APPLY; otherwise the second.
     The policy decides: a report is
 
         ACCUMULATE                    while any worker has no row, and of updated ones
@@ -159,15 +158,14 @@ def ringleader() -> Merge:
     def init(params, model_state=()):
         state = _begin(params, model_state)
         second = _empty(state.center)
-        return _with(state, table=jnp.int32(0), second=second)
+        return _with(state, table=jnp.int32(0), second=second, steps=jnp.bool_(False))
 
     def apply(state, group, stats, op):
         if MergeOp.ACCUMULATE in op:
-            state, group = _in_its_table(state, group, stats)
+            state, group = _in_its_table(state, group, stats, op)
         if MergeOp.APPLY in op:
             state = _where(state.memory.first.number > 0, _stepped(state), state)
-            table = jnp.broadcast_to(state.memory.table, stats.present.shape)
-            group = group.each(_updated, stats.present, table)
+            state = _with(state, steps=jnp.bool_(True))
         if MergeOp.CLEAR in op:
             state = _turned(state)
         return state, _fetched(state, group, op)
@@ -200,7 +198,7 @@ def _empty(center: Params) -> Sums:
 def _no_row(params: Params) -> Row:
     """The first value of the buffer "table_row"."""
     mean = members.zeros_like(tree.widened(params))
-    return Row(mean, jnp.zeros(()), jnp.int32(-1), jnp.int32(-1))
+    return Row(mean, jnp.zeros(()), jnp.int32(-1))
 
 
 _WITH_ROW = ("grad_sum", Buffer(ROW, _no_row))
@@ -257,16 +255,16 @@ def _joined(sums: Sums, entered: Group, which: jax.Array) -> Sums:
 
 
 def _in_its_table(
-    state: CenterState, group: Group, stats: WorkerStats
+    state: CenterState, group: Group, stats: WorkerStats, op: MergeOp
 ) -> tuple[CenterState, Group]:
-    """Ringleader's tables, with the members' gradients: updated ones' in the second."""
-    held = _reported(state, group, stats)
-    updated = group.values(lambda r: r.carry[ROW].stepped) == held.table
-    tables = held.table + jnp.where(updated, 1, 0)
-    entered = group.each(_entered, stats.present, tables)
+    """Ringleader's tables, with the members' gradients in one of them."""
+    held, here = _reported(state, group, stats), stats.present
+    later = jnp.bool_(False) if MergeOp.APPLY in op else held.steps
+    tables = jnp.broadcast_to(held.table + jnp.where(later, 1, 0), here.shape)
+    entered = group.each(_entered, here, tables)
     held = held._replace(
-        first=_joined(held.first, entered, stats.present & ~updated),
-        second=_joined(held.second, entered, stats.present & updated),
+        first=_joined(held.first, entered, here & ~later),
+        second=_joined(held.second, entered, here & later),
     )
     return state._replace(memory=held), entered.each(lambda e: e[0])
 
@@ -291,13 +289,6 @@ def _emptied(state: CenterState) -> CenterState:
     return _with(state, first=_empty(state.center))
 
 
-def _updated(replica: Replica, own: jax.Array, table: jax.Array) -> Replica:
-    """The replica of a worker whose step on this table was made."""
-    row: Row = replica.carry[ROW]
-    row = row._replace(stepped=jnp.where(own, table, row.stepped))
-    return members.with_buffer(replica, ROW, row)
-
-
 def _turned(state: CenterState) -> CenterState:
     """The node with its second table in place of the first."""
     held = state.memory
@@ -306,6 +297,7 @@ def _turned(state: CenterState) -> CenterState:
         first=held.second,
         second=_empty(state.center),
         table=held.table + 1,
+        steps=jnp.bool_(False),
     )
 
 

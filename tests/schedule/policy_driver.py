@@ -140,6 +140,14 @@ class ByHand:
         assert not self.roster.working & set(merge.action.members), "one is busy"
         return PlannedMerge(self.now, Stamps(*[self.now] * 4))
 
+    def cancel(self, worker):
+        assert worker in self.roster.working, "only a round in flight can be cancelled"
+        self.roster = self.roster.cancelled((worker,))
+
+    def set_timer(self, name, time):
+        """Timers are events of the test."""
+        assert time >= self.now
+
     def next(self):
         event = next(self._events, None)
         if event is None:

@@ -271,10 +271,7 @@ TABLE = {
     "groups_that_stream": Row(
         IN_GROUPS(streaming(batch_size=B_MAX, local_steps=2, fragments=2)), group_busy
     ),
-}
-
-# policies that cancel rounds, or whose merges may have no members
-CANCELLING = {
+    # policies that cancel rounds, or whose merges may have no members
     "bounded_delay": Row(bounded_delay(batch_size=B_MAX, max_delay=3), never),
     "bounded_delay_adaptive": Row(bounded_delay(batch_size=B_MAX), never),
     "collected": Row(collected(batch_size=B_MAX, gradients=5), never),
@@ -314,8 +311,8 @@ _QUICK = (
 )
 _RECENT = tuple(TABLE)[tuple(TABLE).index("asynchronous_grace") :]
 OFTEN = quick_if(
-    lambda name: name in _QUICK or name not in (*_RECENT, *CANCELLING),
-    (*TABLE, *CANCELLING),
+    lambda name: name in _QUICK or name not in _RECENT,
+    TABLE,
 )
 OFTEN_TREES = quick_if(
     lambda name: name not in _RECENT, [name for name in TABLE if "groups" in name]

@@ -9,9 +9,9 @@ import itertools
 
 import numpy as np
 from policy_driver import machine
-from policy_loop import CancellingClock, decisions
 
-from hetjax.machine import Arrival, MergeOp
+from hetjax.engine.decisions import decisions
+from hetjax.machine import Arrival, MergeOp, SimulatedClock
 
 START = np.array([1.0, -1.0])
 TARGETS = np.array([[[2, 0], [0, 1]], [[-1, 1], [1, -2]], [[0.5, 0.5], [-2, 0]]])
@@ -58,8 +58,8 @@ class Run:
         self.models = [START.copy() for _ in seconds]
         self.versions, self.draws = [0] * len(seconds), [0] * len(seconds)
         self.reports, self.staleness, self.actions = [], [], []
-        clock = CancellingClock(machine(*map(float, seconds)), seed=0)
-        self.tape = decisions(policy, clock)
+        clock = SimulatedClock(machine(*map(float, seconds)), seed=0)
+        self.tape = decisions(policy, clock, num_examples=1000)
 
     def until(self, reports):
         for event, actions in self.tape:

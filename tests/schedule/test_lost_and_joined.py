@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given, settings
 from machines_with_faults import END, machines_with_faults
 from policy_driver import follow, infos, machine, timeline
-from policy_loop import CancellingClock
-from policy_loop import decisions as decisions_of_loop
-from policy_table import B_MAX, CANCELLING, NUM_WORKERS, OFTEN, TABLE
+from policy_table import B_MAX, NUM_WORKERS, OFTEN, TABLE
 
 from hetjax.engine.decisions import decisions
 from hetjax.machine import (
@@ -40,7 +38,6 @@ from hetjax.schedule import (
 LAWS = settings(deadline=None, derandomize=True)
 MACHINES = machines_with_faults(NUM_WORKERS, spared=2)  # a master has a slave
 NUM_EVENTS = 200
-ALL = {**TABLE, **CANCELLING}
 
 
 @pytest.mark.parametrize("name", OFTEN)
@@ -51,7 +48,7 @@ def test_no_worker_waits_for_a_lost_one(name, machine):
 
 
 @pytest.mark.full  # the same on more machines
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", TABLE)
 @settings(LAWS, max_examples=25)
 @given(machine=MACHINES)
 def test_no_worker_waits_for_a_lost_one_on_more_machines(name, machine):
@@ -63,10 +60,8 @@ def others_go_on(name, machine):
 
     A lost worker is in no merge before it rejoins, and the others go on.
     """
-    clock, decide = SimulatedClock(machine, seed=0), decisions
-    if name in CANCELLING:
-        clock, decide = CancellingClock(machine, seed=0), decisions_of_loop
-    run = decide(ALL[name].policy, clock, num_examples=1000, num_bytes=1e8)
+    clock = SimulatedClock(machine, seed=0)
+    run = decisions(TABLE[name].policy, clock, num_examples=1000, num_bytes=1e8)
     active = {info.index for info in clock.workers if info.present}
     arrived_late, over = set(), False
     goes_on = 0 if name == "fastest" else 1  # where only one worker computes

@@ -6,12 +6,9 @@ import pickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_loop import CancellingClock
-from policy_loop import decisions as decisions_of_loop
 from policy_table import (
     B_MAX,
     B_MIN,
-    CANCELLING,
     EVERY,
     NUM_WORKERS,
     OFTEN,
@@ -28,7 +25,6 @@ from hetjax.schedule import ROOT, MergeOp
 
 NUM_EVENTS = 250
 LAWS = settings(max_examples=12, deadline=None, derandomize=True)
-ALL = {**TABLE, **CANCELLING}
 ROWS = pytest.mark.parametrize("name", OFTEN)
 TREES = pytest.mark.parametrize("name", OFTEN_TREES)
 
@@ -61,13 +57,10 @@ def machines(draw):
 
 def run(name, machine, num_events=NUM_EVENTS, changed=lambda policy: policy):
     """(event, actions, log) of a run, which does not end before `num_events`."""
-    policy, decide = changed(ALL[name].policy), decisions
-    clock = SimulatedClock(machine, seed=0)
-    if name in CANCELLING:
-        clock, decide = CancellingClock(machine, seed=0), decisions_of_loop
+    policy, clock = changed(TABLE[name].policy), SimulatedClock(machine, seed=0)
     log = Log(clock.workers)
     count = 0
-    events = decide(policy, clock, num_examples=1000, num_bytes=1e8)
+    events = decisions(policy, clock, num_examples=1000, num_bytes=1e8)
     for event, actions in itertools.islice(events, num_events):
         log.add(event, actions)
         count += 1
@@ -85,7 +78,7 @@ def test_workers_idle_only_at_barriers_and_get_valid_rounds_and_merges(name, mac
     idles without a barrier. Sizes and learning rates are within bounds. Members and
     partners of a merge are children of its node, whose workers are below it.
     """
-    row, local_rounds = ALL[name], 0
+    row, local_rounds = TABLE[name], 0
     tree = row.policy.topology(SimulatedClock(machine, seed=0).workers)
     for event, actions, log in run(name, machine):
         local_rounds += isinstance(event, Arrival)
@@ -139,7 +132,7 @@ def test_states_do_not_grow(name):
     states = []
 
     def react(state, event):
-        state, actions = ALL[name].policy.react(state, event)
+        state, actions = TABLE[name].policy.react(state, event)
         states.append(state)
         return state, actions
 

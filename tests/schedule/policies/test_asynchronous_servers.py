@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from policy_driver import infos, machine, timeline
-from policy_loop import follow
+from policy_driver import follow, infos, machine, timeline
 from small_server import Pushed, momentum, operations, play
 
 from hetjax.machine import Join, Leave, Timer

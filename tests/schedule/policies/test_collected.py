@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from policy_driver import infos
-from policy_loop import follow
+from policy_driver import follow, infos
 from small_server import Pushed, operations, play
 
 from hetjax.machine import Join, Leave
