@@ -110,6 +110,11 @@ def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
         inner = merge.from_parent(state.inner, replica)
         return Counted(inner, counters_of(replica.model_state, places))
 
+    def fetch(state, replica):
+        assert merge.fetch is not None
+        fetched = merge.fetch(state.inner, replica)
+        return _replaced(fetched, state.counters, places)
+
     apply.__qualname__ = merge.apply.__qualname__
     apply.__module__ = merge.apply.__module__
     report = merge.report
@@ -120,6 +125,7 @@ def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
         report=report and (lambda state: report(state.inner)),
         as_member=merge.as_member and as_member,
         from_parent=merge.from_parent and from_parent,
+        fetch=merge.fetch and fetch,
     )
 
 
