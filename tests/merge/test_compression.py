@@ -273,8 +273,11 @@ def test_bytes():
     assert compressed_bytes(params, bits=4) == 8 + 1 + 8
     assert compressed_bytes(params, bits=2) == 4 + 1 + 40
     assert compressed_bytes(params, bits="bf16") == 30 + 4
-    # 4 + 4 + 4 + 3 -> 4 entries of 3 bits of index (chunks of 8 would be 2): 34 bits
-    assert compressed_bytes(params, top_k=2, chunk=8) == (4 * 35 + 7) // 8 + 8
+    # w: chunks of 8 and 7, two entries of 32 + 3 bits of each; b: all, without indices
+    assert compressed_bytes(params, top_k=2, chunk=8) == 18 + 8
+    # an index is of a whole chunk, also in a small tensor: 2 (32 + 6) bits
+    assert compressed_bytes(jnp.zeros(3), top_k=2, chunk=64) == 10
+    assert compressed_bytes(jnp.zeros(3, jnp.int32), bits=8) == 0  # not sent
 
 
 def test_traffic():

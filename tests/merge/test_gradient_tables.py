@@ -235,6 +235,21 @@ def test_a_step_of_a_worker_that_has_left():
 
 
 @pytest.mark.parametrize("make", [merge.gradient_sums, merge.malenia])
+def test_apply_alone_steps_at_the_last_report_s_learning_rate(make):
+    """An absent member is no report; its learning rate may be NaN."""
+    merging = make()
+    carry = local.empty_buffers(jnp.zeros(2), merging.requires)
+    replica = Replica(jnp.zeros(2), (), (), {**carry, "grad_sum": jnp.float32([2, -4])})
+    state = merging.init(jnp.zeros(2))
+    for steps, eta in ((1, 0.1), (1, 0.5), (0, np.nan)):
+        stats = merge.stats([steps], learning_rate=eta, num_workers=1)
+        state, (replica,) = merging.apply(state, (replica,), stats, ENTER)
+    none = merge.stats([], num_workers=0)
+    state, () = merging.apply(state, (), none, APPLY)
+    close(merging.model(state)[0], (-1, 2))
+
+
+@pytest.mark.parametrize("make", [merge.gradient_sums, merge.malenia])
 def test_a_report_changes_no_model_and_nothing_held_changes_nothing(make):
     server = Server(make())
     server.reports(0, STEP)

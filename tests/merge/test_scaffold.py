@@ -8,6 +8,7 @@ from vector_cases import ETA, START, Workers, close
 from hetjax import local, merge
 from hetjax.machine.merge_times import Traffic
 from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.merge.counters import counting, places_of
 
 
 def trained(steps, merging=None, eta=ETA):
@@ -102,6 +103,21 @@ def test_a_control_that_is_not_finite_counts_as_zero():
     carry = replica.carry | {"control_variate": {"x": jnp.full(2, jnp.nan)}}
     fetched = merging.fetch(state, replica._replace(carry=carry))
     close(fetched.carry["shift"]["x"], (0, 0))
+
+
+def test_fetching_with_counters():
+    model_state = {"steps": jnp.int32(3)}
+    merging = counting(merge.scaffold(), places_of(model_state))
+    replica = local.new_replica(
+        local.scaffold(), START, model_state, requires=merging.requires
+    )
+    state = merging.init(START, {"steps": jnp.int32(7)})
+    moved = {"x": jnp.float32([0, 2])}
+    inner = state.inner._replace(center=moved, memory=moved)
+    fetched = merging.fetch(state._replace(inner=inner), replica)
+    assert fetched.model_state["steps"] == 7
+    for found in (fetched.params, fetched.carry["round_start"], fetched.carry["shift"]):
+        close(found["x"], (0, 2))
 
 
 def test_twice_the_model_moves():

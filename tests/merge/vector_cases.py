@@ -13,8 +13,8 @@ from hetjax.tasks.types import Task
 
 START = {"x": jnp.float32([1.0, -1.0])}
 ETA = 0.5
-TARGETS = np.float32(
-    [[(2, 0), (0, 1)], [(-1, 1), (1, -2)], [(0.5, 0.5), (-2, 0)]]
+TARGETS = np.array(
+    [[(2, 0), (0, 1)], [(-1, 1), (1, -2)], [(0.5, 0.5), (-2, 0)]], np.float32
 )  # [worker, t mod 2, coordinate]
 
 
