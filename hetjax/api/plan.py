@@ -21,9 +21,9 @@ from hetjax.arguments import Bounds, Positive, checked
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
 from hetjax.engine.decisions import decisions
-from hetjax.engine.merge_bytes import traffic_of_actions
 from hetjax.engine.placement import Device
 from hetjax.engine.step_runner import StepSettings
+from hetjax.engine.traffic import traffic_of_actions
 from hetjax.machine import Arrival, Event, Machine, SimulatedClock
 from hetjax.report.table import Table, Tabular
 from hetjax.runtimes.compiled.player_choice import compiled_bytes

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from hetjax.data.batching import nonzeros_counter
 from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.job import Job
-from hetjax.engine.merge_bytes import traffic_of_actions
 from hetjax.engine.protocols import Clock, Traits
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.tape_writer import TapeWriter
+from hetjax.engine.traffic import traffic_of_actions
 from hetjax.schedule.types import Policy
 from hetjax.strategies.types import Strategy
 

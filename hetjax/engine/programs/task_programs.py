@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from hetjax import tree
 from hetjax.data.batching import Batch
-from hetjax.engine.merge_bytes import part_of
 from hetjax.engine.programs.compilations import FirstCalls
 from hetjax.engine.programs.merge_functions import check_in, fetch_fn, merge_fn
+from hetjax.engine.traffic import part_of
 from hetjax.local import LocalUpdate, empty_buffers, step_buffers, with_buffers
 from hetjax.merge.counters import counting, places_of
 from hetjax.merge.types import Merge

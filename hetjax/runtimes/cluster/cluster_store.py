@@ -255,7 +255,8 @@ class ClusterStore(ReplicaStore):
         return jax.tree.unflatten(self._model_structure, found)
 
     def _exchange(self, action: MergeAction) -> Exchange:
-        merge, op = self.merge_of(action.node), action.op
+        op, whole = action.op, self.merge_of(action.node)
+        merge = self._programs.part_of(whole, action.part)
         members = (*action.members, *action.partners)
         kinds = tuple(self.merge_of(m) if isinstance(m, str) else None for m in members)
 
