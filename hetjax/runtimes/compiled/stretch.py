@@ -133,6 +133,18 @@ class Stretch:
         self.outcomes.append(outcome)
         self._working.add(worker)
 
+    def remove_round(self, outcome: PendingOutcome) -> None:
+        """Remove the round with this outcome, unless it is launched already."""
+        found = [i for i, x in enumerate(self.outcomes) if x is outcome]
+        for i in found:
+            _, row, steps, _, _ = self.rounds[i]
+            del self.rounds[i], self.rates[i], self.outcomes[i]
+            del self.rows[row : row + steps]
+            for k in range(i, len(self.rounds)):
+                worker, later, *rest = self.rounds[k]
+                self.rounds[k] = (worker, later - steps, rest[0], rest[1], rest[2])
+            self.ends = [(m, n - (n > i)) for m, n in self.ends]
+
     def add_merge(
         self,
         kind: int,

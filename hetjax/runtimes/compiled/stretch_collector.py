@@ -66,7 +66,7 @@ class StretchCollector:
             tape.MergeReplicas: self.merge,
             # nothing to do: the replica begins again before it is used
             tape.DiscardReplica: lambda discard: None,
-            tape.DiscardRound: lambda e: self.running.pop(e.worker, None),
+            tape.DiscardRound: lambda e: self.discard(e.worker),
         }
 
     def launch(self) -> None:
@@ -147,6 +147,13 @@ class StretchCollector:
         if self.parts.shared:
             self._add(CHECK_IN_MERGED if worker in self.moved else CHECK_IN, (worker,))
         return self.running.pop(worker)
+
+    def discard(self, worker: int) -> None:
+        """Discard a round that will not arrive; it need not be played."""
+        outcome = self.running.pop(worker, None)
+        # without a launcher, events have stored their places in the stretch
+        if outcome is not None and self._launcher is not None:
+            self.stretch.remove_round(outcome)
 
     def merge(self, merge: tape.MergeReplicas) -> None:
         """Carry out a merge or a fetch."""
