@@ -155,10 +155,8 @@ def test_others_are_faster_without_a_cancelled_round():
     assert ends(history, 0) == [2.0, 3.25, 4.25, 5.25]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["ringmaster_asgd", pytest.param("rennala_sgd", marks=pytest.mark.full)],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["ringmaster_asgd", "rennala_sgd"])
 def test_cancelled_rounds_on_threads_are_replayed(name):
     chosen = strategy(name)
     history = real(chosen, until=[*10 * [merged], evaluated])
