@@ -5,7 +5,7 @@ same are compared to the bit, others to float32 rounding.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -45,7 +45,7 @@ def stepping(name, **settings):
     return made(name, **{"local_steps": STEPS} | settings)
 
 
-def on_reports(tx, *, scale=1.0, steps=STEPS, rule=None, **settings):
+def on_reports(tx, *, scale: Any = 1.0, steps=STEPS, rule=None, **settings):
     """A server that steps with an outer optimizer on each report."""
     merging = merge.outer(tx, scale=scale, since="given")
     return on_arrival(merging, rule or local.sgd(), RATE, 1, steps, **settings)
