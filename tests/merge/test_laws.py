@@ -12,6 +12,7 @@ from absl.testing import parameterized
 
 from hetjax import merge, tree
 from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.merge import outer_optimizers
 
 NEVER, ALWAYS = 0.0, 1e9  # perturbation thresholds that no model / every model is below
 
@@ -45,6 +46,15 @@ def perturbed(**settings):
 
 def pulled(*, mean=True, conserved=False, **settings):
     return Row(merge.sma(**settings), mean=mean, conserved=conserved, inactive="stays")
+
+
+def looking_ahead():
+    """Members are given another model than the center."""
+
+    def give(center, state):
+        return tree.map_floats(lambda c, m: c - 0.6 * m, center, state.m)
+
+    return merge.outer(outer_optimizers.look_ahead(), since="given", give=give)
 
 
 def alone(merging, op=PUSH_FETCH, **laws):
@@ -137,6 +147,30 @@ TABLE = {
             average="senders",
         ),
         mean=False,
+    ),
+    "outer": Row(merge.outer(optax.sgd(1.0))),
+    "outer nesterov": Row(merge.outer(weights="examples", scale=0.5), mean=False),
+    "outer given": Row(merge.outer(optax.sgd(1.0), since="given")),
+    "outer per rate": Row(
+        merge.outer(optax.sgd(1.0, momentum=0.5), per_learning_rate=True)
+    ),
+    "outer look-ahead": Row(looking_ahead(), mean=False),
+    "buffered": Row(merge.buffered(optax.sgd(1.0)), AT_ONCE),
+    "buffered mean": Row(
+        merge.buffered(optax.sgd(1.0), weights="local_steps", average="mean")
+    ),
+    "buffered rda": Row(
+        merge.buffered(since="center", average="rda"), AT_ONCE, mean=False
+    ),
+    "buffered report": alone(
+        merge.buffered(average="rda"), MergeOp.ACCUMULATE, inactive="stays"
+    ),
+    # one array cannot be divided
+    "in_parts": Row(merge.in_parts(merge.outer(), merge.divided(2)), mean=False),
+    "in_parts blend": Row(
+        merge.in_parts(merge.outer(since="given"), merge.divided(2), blend=0.5),
+        mean=False,
+        inactive="either",
     ),
     # the master steps between two events, whichever members are active
     "magma_async": alone(

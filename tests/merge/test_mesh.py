@@ -26,7 +26,12 @@ LAYOUTS = {"8 x 1": (1, True), "4 x 2": (2, True), "gathered": (2, False)}
 # MagmaDNN's server adds gradients one by one to its sum; a server's momentum and a
 # compensated gradient are long chains of products and sums. XLA contracts other parts
 # of these on a mesh
-ROUNDED = ("magma_async", "fed_nova momentum", "delay_compensated decay")
+ROUNDED = (
+    "outer per rate",
+    "magma_async",
+    "fed_nova momentum",
+    "delay_compensated decay",
+)
 FULL = {  # float32: bfloat16 would hide differences
     "scalar": jax.ShapeDtypeStruct((), jnp.float32),
     "matrices": [jax.ShapeDtypeStruct((5, 3), jnp.float32)],
