@@ -90,6 +90,7 @@ def test_json_schema(runs):
     assert list(run["workers"][0]) == [
         *("name", "node", "busy", "waiting", "merging", "transfer", "idle"),
         *("updates", "examples", "padded", "lost", "nans"),
+        *("cancelled", "cancelled_seconds"),
         *("bytes_received", "bytes_sent", "batch_size_over_time"),
     ]
     assert list(document["summary"][0]) == [
