@@ -65,9 +65,8 @@ def decisions(
     The first pair is (None, the initial actions). A pair is yielded before its actions
     are carried out on the clock. Merges move models of `num_bytes`, or what
     `traffic_of(action)` says. `nonzeros` is the number of non-zeros per example, and
-    `instants` [s] are evaluation times, each a
-    Timer called "evaluate". A run ends when no event is pending; most runs never end,
-    so the caller should stop.
+    `instants` [s] are evaluation times, each a Timer called "evaluate". A run ends when
+    no event is pending; most runs never end, so the caller should stop.
     """
     tape = write_unplayed(
         policy,

@@ -226,7 +226,8 @@ def proximal(*, proximal: NotNegative) -> LocalUpdate:
 
         w <- w - eta (g + mu (w - w_start))
 
-    mu is `proximal`. Source: docs/algorithms I.1 (the proximal form of FedNova).
+    mu is `proximal`. Source: FedProx (Li et al. 2020); docs/algorithms L.12; also the
+    proximal form of FedNova, I.1.
     """
 
     def step(replica, batch, learning_rate, grad_fn):
@@ -251,7 +252,8 @@ def scaffold() -> LocalUpdate:
         y <- y - eta (grad - c_i + c)
 
     c - c_i is the buffer "shift", which `merge.scaffold` sets: zero at first, and the
-    same for a whole round. Source: SCAFFOLD (Karimireddy et al. 2020).
+    same for a whole round. Source: SCAFFOLD (Karimireddy et al. 2020); docs/algorithms
+    L.12.
     """
 
     def step(replica, batch, learning_rate, grad_fn):

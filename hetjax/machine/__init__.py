@@ -10,7 +10,13 @@ from hetjax.machine.availability import (
 )
 from hetjax.machine.faults import ScriptedFault
 from hetjax.machine.merge_queues import Transfer
-from hetjax.machine.merge_times import MergeRequest, MergeTimes, PlannedMerge, Stamps
+from hetjax.machine.merge_times import (
+    MergeRequest,
+    MergeTimes,
+    PlannedMerge,
+    Stamps,
+    Traffic,
+)
 from hetjax.machine.merge_tree import Node, Topology, flat
 from hetjax.machine.presets import PRESETS, like_amazon670k, load_machine, preset
 from hetjax.machine.roster import Roster
@@ -42,6 +48,7 @@ __all__ = [
     "ROOT",
     "Timer",
     "Topology",
+    "Traffic",
     "Transfer",
     "flat",
     "Arrival",

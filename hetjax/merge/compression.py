@@ -57,7 +57,7 @@ def compressed(
     The bytes of `traffic`: a message up, and down the model or the messages of all
     other members, of `workers` in all. The virtual clock uses them; devices exchange
     uncompressed arrays. Promises: with everything kept it is `merge` itself. Source:
-    SparseLoCo (Sarfi et al. 2025); docs/algorithms. Formula: `compressed_message`.
+    SparseLoCo (Sarfi et al. 2025); docs/algorithms L.11. Formula: `compressed_message`.
     """
     if top_k is not None and top_k > chunk:
         raise ValueError(

@@ -42,8 +42,8 @@ def delay_compensated(
     mean over their examples of the corrected gradients. Model state is as in
     `gradient_aggregation`. Needs the local update `gradient`. Promises: with strength
     0, or where c equals s, the step is that of `gradient_aggregation()`. Source:
-    DC-ASGD (Zheng et al. 2017). Formulas: `compensated_gradient` and
-    `running_mean_square`.
+    DC-ASGD (Zheng et al. 2017); docs/algorithms L.13. Formulas:
+    `compensated_gradient` and `running_mean_square`.
     """
     adapts = decay is not None
     of_worker = adapts and per_worker

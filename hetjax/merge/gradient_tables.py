@@ -76,7 +76,8 @@ def gradient_sums() -> Merge:
     last report. B is what entered, so the policy counts. Model state moves to the mean
     of the reports. Needs the local update `gradient`. Promises: ACCUMULATE changes no
     model; APPLY with nothing held changes nothing; one report that is applied at once
-    is asynchronous SGD. Source: Rennala SGD (Tyurin & Richtarik 2023).
+    is asynchronous SGD. Source: Rennala SGD (Tyurin & Richtarik 2023); docs/algorithms
+    L.7.
     """
 
     def apply(state, group, stats, op):
@@ -108,7 +109,7 @@ def malenia() -> Merge:
     `gradient_sums`; the policy counts the reports b_i, and drops those at an older c.
     Needs the local update `gradient`. Memory: a model copy in each replica, and one at
     the node. Promises: one report of each worker is a step on the mean gradient.
-    Source: Malenia SGD (Tyurin & Richtarik 2023).
+    Source: Malenia SGD (Tyurin & Richtarik 2023); docs/algorithms L.7.
     """
 
     def init(params, model_state=()):
@@ -152,7 +153,7 @@ def ringleader() -> Merge:
     The mean is over the workers with b_j > 0; eta and model state are as in
     `gradient_sums`. Needs the local update `gradient`. Memory: a model copy in each
     replica, and two at the node. Promises: no report is lost; one worker is SGD.
-    Source: Ringleader ASGD (Maranjyan & Richtarik 2025); docs/algorithms.
+    Source: Ringleader ASGD (Maranjyan & Richtarik 2025); docs/algorithms L.8.
     """
 
     def init(params, model_state=()):

@@ -37,7 +37,7 @@ def scaffold(*, server_learning_rate: NotNegative = 1.0) -> Merge:
     is averaged. A worker sends and receives twice the model: `FETCH` also gives it its
     shift. Memory: two model copies in each replica, two at the node. Promises: the
     first round is local SGD; one worker is SGD. Source: SCAFFOLD (Karimireddy et al.
-    2020). Formula: `scaffold_control`.
+    2020); docs/algorithms L.12. Formula: `scaffold_control`.
     """
 
     def apply(state, group, stats, op):

@@ -186,6 +186,8 @@ def _workers(history: History) -> dict[str, Any]:
                 "MB to it": w.bytes_sent / 1e6,
                 "padding examples": w.padded,
                 "lost rounds": w.lost,
+                "cancelled rounds": w.cancelled,
+                "cancelled [%]": 100 * w.cancelled_seconds / length,
                 "NaN rounds": w.nans,
             }
             for w in history.workers

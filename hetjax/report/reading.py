@@ -14,7 +14,7 @@ from hetjax.engine.records.history import (
     WorkerRecord,
 )
 from hetjax.metric_mode import MODES
-from hetjax.report.record import WORKER_BYTES, WORKER_NUMBERS
+from hetjax.report.record import WORKER_BYTES, WORKER_CANCELLED, WORKER_NUMBERS
 from hetjax.report.runs import NotStored
 
 NULL = type(None)
@@ -25,6 +25,7 @@ NUMBER = (int, float, NULL)  # null is NaN
 _WORKER = {
     **{"name": str, "node?": str, "batch_size_over_time": [[NUMBER]]},
     **dict.fromkeys(WORKER_NUMBERS, NUMBER),
+    **{f"{name}?": NUMBER for name in WORKER_CANCELLED},
     **{f"{name}?": int for name in WORKER_BYTES},
 }
 _RUN = {

@@ -15,6 +15,7 @@ COMMON = ("seconds", "updates", "examples", "loss")  # columns of every evaluati
 # numbers of every worker
 WORKER_NUMBERS = ("busy", "waiting", "merging", "transfer", "idle")  # [s]
 WORKER_NUMBERS += ("updates", "examples", "padded", "lost", "nans")
+WORKER_CANCELLED = ("cancelled", "cancelled_seconds")  # rounds, and [s] of them
 WORKER_BYTES = ("bytes_received", "bytes_sent")
 
 
@@ -62,7 +63,8 @@ _FIELDS = (  # of a history
 
 def run_record(history: History) -> dict[str, Any]:
     """Return one run as stored in results.json."""
-    of_worker = ("name", "node", *WORKER_NUMBERS, *WORKER_BYTES, "batch_size_over_time")
+    of_worker = ("name", "node", *WORKER_NUMBERS, *WORKER_CANCELLED, *WORKER_BYTES)
+    of_worker += ("batch_size_over_time",)
     found = {name: plain(getattr(history, name)) for name in _FIELDS}
     found["staleness"] = [plain(w.staleness) for w in history.workers]
     found["workers"] = [

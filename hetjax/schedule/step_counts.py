@@ -57,7 +57,7 @@ def dynamic_local_updates(
     with t_i the expected seconds of a step of worker i, t_min the smallest of them, and
     H the `local_steps`. Unlike `equal_time`, no worker's round takes longer than the
     fastest one's, unless it has one step. Source: Asynchronous Local-SGD for language
-    models (arXiv:2401.09135); docs/algorithms I.3.
+    models (arXiv:2401.09135); docs/algorithms L.3.
     """
 
     def count_steps(workers):

@@ -19,6 +19,7 @@ TINY = {
     "adaptive_sgd": {"seconds": 5, "seeds": 1, "num_evals": 2},
     "biased_local_sgd": {"seconds": 40, "seeds": 1, "num_evals": 2},
     "crossbow": {"seconds": 0.05, "seeds": 1, "num_evals": 2},
+    "diloco_in_forty_lines": {"seconds": 0.3, "num_evals": 2},
     "extreme_classification": {
         "labels": 500,
         "steps": 1,

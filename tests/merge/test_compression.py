@@ -56,7 +56,7 @@ def trained(merging, rounds=3):
     return merging.model(state)[0]["x"], residuals
 
 
-# the vectors of docs/algorithms
+# the vectors of docs/algorithms L.11
 
 
 def test_sparse_loco():

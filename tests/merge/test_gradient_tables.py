@@ -58,7 +58,7 @@ class Server:
         return self.workers.replicas[worker].params["x"]
 
 
-# the vectors of docs/algorithms
+# the vectors of docs/algorithms L.7 and L.8
 
 
 def test_rennala_that_cancels():

@@ -90,6 +90,7 @@ def test_json_schema(runs):
     assert list(run["workers"][0]) == [
         *("name", "node", "busy", "waiting", "merging", "transfer", "idle"),
         *("updates", "examples", "padded", "lost", "nans"),
+        *("cancelled", "cancelled_seconds"),
         *("bytes_received", "bytes_sent", "batch_size_over_time"),
     ]
     assert list(document["summary"][0]) == [
@@ -214,7 +215,7 @@ def test_an_interruption_leaves_the_old_file(tmp_path):
 def test_a_full_disk_names_what_is_written_and_what_is_not(runs, tmp_path):
     """The plots and the page with them are too large."""
     (tmp_path / NAMES[2]).write_text("old")
-    with full_disk(8_500), pytest.raises(OSError, match="too large") as raised:
+    with full_disk(9_000), pytest.raises(OSError, match="too large") as raised:
         write_results(runs, tmp_path, overwrite=True)
     failed, _, written = str(raised.value).partition("; written: ")
     large = [NAMES[2], *NAMES[4:]]

@@ -65,6 +65,7 @@ def full(make_histories):
     first.events = [WorkerEvent(1.5, "w1", "lost", "Traceback\nKeyError: 'x'")]
     first.interruptions = [Interruption(3.0, 2, "")]
     first.workers[0].staleness, first.workers[1].bytes_sent = {0: 2, 3: 1}, 2_500_000
+    first.workers[1].cancelled, first.workers[1].cancelled_seconds = 7, 1.25
     first.parts = {"policy": "rounds", "merge": "average"}
     first.parameters, first.command = 12345, "python 'my file.py' --seeds=3"
     first.host_seconds, first.compile_seconds = 2.5, 1.0
@@ -129,8 +130,9 @@ def test_everything_that_a_reader_asks_is_there(page):
         "seeds=(0, 1, 2), num_evals=3, learning_rates=(0.1, 0.5), tune='each')",
         "learning rates, chosen on 90 held-out examples: sync 0.5",
         "hetjax 0.1 jax 0.9.9 python 3.11.2",
-        "busy [%] waiting [%] updates examples merges MB to it",
-        "w0 100.0 0.0 30 960 3 0.00 w1 60.0 40.0 30 960 0 2.50",
+        "busy [%] waiting [%] updates examples merges MB to it cancelled rounds",
+        "cancelled [%] w0 100.0 0.0 30 960 3 0.00 0 0.0",
+        "w1 60.0 40.0 30 960 0 2.50 7 12.5",
     ):
         assert expected in text, expected
     assert found.plots == [

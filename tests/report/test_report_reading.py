@@ -16,6 +16,7 @@ def rich(histories):
     first.workers[0].batch_size_over_time = [(0.0, 32.0), (4.0, 48.5)]
     first.workers[0].staleness = {2: 5, 10: 1}
     first.workers[1].lost, first.workers[1].nans, first.workers[1].padded = 1, 2, 64
+    first.workers[1].cancelled, first.workers[1].cancelled_seconds = 3, 0.75
     first.merge_times.extend([2.0, 4.0, 8.0])
     first.merges = 3
     first.eval_examples, first.at_end = 100, {"examples": 500.0, "accuracy": 0.93}

@@ -24,7 +24,7 @@ def timed(*seconds):
 @pytest.mark.parametrize(
     ("local_steps", "seconds", "expected"),
     [
-        (7, (2.0, 3.0, 7.0), (7, 4, 2)),  # of ALGORITHMS I.3
+        (7, (2.0, 3.0, 7.0), (7, 4, 2)),  # of docs/algorithms L.3
         (4, (3.0, 2.0, 1.0), (1, 2, 4)),
         (8, (1.0, 1.5), (8, 5)),  # 5.33; and `equal_time` agrees
         (7, (1.0, 1.5), (7, 4)),  # 4.67, which `equal_time` rounds to 5

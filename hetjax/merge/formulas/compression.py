@@ -82,7 +82,8 @@ def quantized(x: jax.Array, sent: jax.Array, bits: Any) -> jax.Array:
                clip(round((x - mean) / s + 2), 0, 3), s = 6 std / 4, std with n - 1
     None       x
 
-    max, mean and std are over the sent entries of the tensor. Source: docs/algorithms.
+    max, mean and std are over the sent entries of the tensor. Source: docs/algorithms
+    L.11.
     """
     if bits == "bf16":  # not a pair of casts, which XLA may leave out
         x = lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)

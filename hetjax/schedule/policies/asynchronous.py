@@ -66,7 +66,7 @@ def asynchronous(
     With `rescaled` worker i's learning rate is multiplied by t_i (sum_j 1/t_j) / k,
     with t_i the expected seconds of its step and k the number of active workers
     (Rescaled ASGD; the constant is ours). Sources: docs/algorithms F.3, F.5, G.2, G.6,
-    I.2, I.3, I.5, I.8.
+    L.2, L.3, L.5, L.6.
     """
     steps = as_step_counts(local_steps)
     if scaling and not window:

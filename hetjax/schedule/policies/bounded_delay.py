@@ -27,7 +27,7 @@ def bounded_delay(
 
     In both cases the worker takes the present model and begins again. With an R that is
     never reached this is asynchronous SGD. Source: Ringmaster ASGD (arXiv:2501.16168),
-    Algorithms 4 and 5; docs/algorithms I.6.
+    Algorithms 4 and 5; docs/algorithms L.6.
     """
 
     def init(infos, num_examples):

@@ -35,7 +35,7 @@ def collected(
     over the k workers that are active or have a gradient in the sums. Unfinished rounds
     are then cancelled (stop="cancel"), or dropped when they arrive ("ignore"); their
     workers take the new model. Source: Optimal time complexities of parallel stochastic
-    optimization methods (arXiv:2305.12387); docs/algorithms I.7.
+    optimization methods (arXiv:2305.12387); docs/algorithms L.7.
     """
 
     def init(infos, num_examples):

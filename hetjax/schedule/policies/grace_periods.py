@@ -47,7 +47,7 @@ def adaptive_grace(
     with gamma the `factor`, and moving averages of three measured times [s]: of a
     learner's round, of the wait for the quorum, and of the merge. `share` is that of a
     new measurement in its average. Source: Decoupled DiLoCo (arXiv:2604.21428);
-    docs/algorithms I.9.
+    docs/algorithms L.9.
     """
     return GracePeriod(factor, math.inf if cap is None else cap, share)
 

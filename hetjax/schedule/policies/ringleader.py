@@ -36,7 +36,7 @@ def ringleader(*, batch_size: Positive, refresh: bool = False) -> Policy:
     worker that leaves before its update has it without another gradient, so that there
     are as many updates as workers in the first table; a worker that joins meanwhile
     enters the second table. Source: Ringleader ASGD (arXiv:2509.22860);
-    docs/algorithms I.8.
+    docs/algorithms L.8.
     """
     enter = MergeOp.ACCUMULATE | MergeOp.FETCH if refresh else MergeOp.ACCUMULATE
 

@@ -45,7 +45,7 @@ def streaming(
     transfer; without one, workers wait for the push and the fetch together. The merge
     decides how much of the fetched fragment a worker takes. Parts are named "0" to
     "P-1". Workers leave and join between pieces. Source: Streaming DiLoCo
-    (arXiv:2501.18512); docs/algorithms I.10.
+    (arXiv:2501.18512); docs/algorithms L.10.
     """
     every = max(1, round(local_steps / fragments))
     if delay >= fragments * every:

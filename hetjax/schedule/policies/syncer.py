@@ -78,7 +78,7 @@ def syncer(
     the answers, and opens the next request once that is done. Answers that come later
     count for the next requests. H is `local_steps`, P the `fragments`, K the `quorum`;
     if fewer than K workers are active, all must answer. Parts are named "0" to "P-1".
-    Source: Decoupled DiLoCo (arXiv:2604.21428); docs/algorithms I.9. When learners take
+    Source: Decoupled DiLoCo (arXiv:2604.21428); docs/algorithms L.9. When learners take
     fragments is our reading of it.
     """
     steps = max(1, round(local_steps / fragments))

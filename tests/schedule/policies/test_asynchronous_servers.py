@@ -173,7 +173,7 @@ def test_what_a_lost_worker_put_into_the_buffer_stays():
 
 
 class Delayed(Pushed):
-    """Delayed Nesterov with N = 3, q = 0, g = .7 and b = .9 (I.3)."""
+    """Delayed Nesterov with N = 3, q = 0, g = .7 and b = .9 (L.3)."""
 
     entries, momentum, count = np.zeros(2), np.zeros(2), 0
 

@@ -36,7 +36,7 @@ def applied(events):
 
 
 def test_answers_within_the_grace_period_count():
-    """Of ALGORITHMS I.9: answers after 3, 1 and 4.5 s; the quorum is reached at 3 s."""
+    """docs/algorithms L.9: answers after 3, 1 and 4.5 s; the quorum is there at 3 s."""
     policy = syncer(batch_size=8, local_steps=1, quorum=2, grace=2.0)
     events = run(policy, (3.0, 1.0, 100.0, 4.5), 20)
     assert applied(events)[0] == (5.0, "0", [0, 1, 3])

@@ -1,4 +1,4 @@
-"""Asynchronous servers that merge models, in NumPy float64: parts I.2 to I.5.
+"""Asynchronous servers that merge models, in NumPy float64: parts L.2 to L.5.
 
 A report of worker i is D_i = s_i - w_i, with s_i the model that i was given.
 """

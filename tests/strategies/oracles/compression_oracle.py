@@ -1,4 +1,4 @@
-"""Compressed merges in NumPy float64, with the bytes that they send: part I.11."""
+"""Compressed merges in NumPy float64, with the bytes that they send: part L.11."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Outer steps on fragments of the model, in NumPy float64: parts I.9 and I.10.
+"""Outer steps on fragments of the model, in NumPy float64: parts L.9 and L.10.
 
 A fragment is an array of indices into the flat model.
 """

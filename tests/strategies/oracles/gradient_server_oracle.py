@@ -1,4 +1,4 @@
-"""Asynchronous servers that apply gradients, in NumPy float64: I.6 to I.8 and I.13.
+"""Asynchronous servers that apply gradients, in NumPy float64: L.6 to L.8 and L.13.
 
 All rounds are one step; a gradient is taken at the model that the worker was given.
 """

@@ -1,6 +1,6 @@
 """Synchronous rounds with an outer optimizer, SCAFFOLD and FedProx, in NumPy float64.
 
-Part I.1 and I.12 of the algorithms. D is the mean of s_i - w_i, c the center; an outer
+Part L.1 and L.12 of the algorithms. D is the mean of s_i - w_i, c the center; an outer
 step returns what is subtracted from c.
 """
 

@@ -56,7 +56,7 @@ def slower(examples):
     return 0.5 if examples < 8 else 0.25
 
 
-FIRST = {  # I.1, I.12
+FIRST = {  # L.1, L.12
     "outer SGD": sync(
         outer.diloco, (0.507812, -0.179688), outer_optimizer=("sgd", 1.0)
     ),
@@ -111,7 +111,7 @@ FIRST = {  # I.1, I.12
         outer.local_sgd, (0.598389, 0.322510), end=9.5, local_steps=(3, 1)
     ),
 }
-MODELS = {  # I.2 to I.5
+MODELS = {  # L.2 to L.5
     "async DiLoCo": clock(
         servers.async_diloco,
         (-1.234110, 1.562257),
@@ -184,7 +184,7 @@ MODELS = {  # I.2 to I.5
         more={"staleness": [0, 0, 1, 0, 1, 2]},
     ),
 }
-GRADIENTS = {  # I.6 to I.8, I.13
+GRADIENTS = {  # L.6 to L.8, L.13
     "async SGD": grad(
         gradients.async_sgd,
         (0.875, 0.125),
@@ -262,7 +262,7 @@ GRADIENTS = {  # I.6 to I.8, I.13
         gradients.dc_asgd, (1.018516, -0.220058), strength=0.2, decay=0.95
     ),
 }
-PARTS = {  # I.10, I.11
+PARTS = {  # L.10, L.11
     "streaming": sync(
         pieces.streaming_diloco,
         (0.358669, 0.187703),
