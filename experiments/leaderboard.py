@@ -69,17 +69,17 @@ REDUCED = {"tasks": ["digits", "characters"]}
 
 def apply_presets() -> None:
     """Let --quick or --reduced set all flags that were not passed."""
-    for name, values in (("quick", QUICK), ("reduced", REDUCED)):
-        for flag, value in values.items() if FLAGS[name].value else ():
-            if not FLAGS[flag].present:
-                FLAGS[flag].value = value
+    chosen = {**(REDUCED if FLAGS.reduced else {}), **(QUICK if FLAGS.quick else {})}
+    for flag, value in chosen.items():
+        if not FLAGS[flag].present:
+            FLAGS[flag].value = value
 
 
 def effort() -> Effort:
     """What every cell gets, from the flags."""
     inner = bounds.numbers("inner", FLAGS.inner)
     outer = bounds.numbers("outer", FLAGS.outer)
-    if not outer or list(inner) != sorted(inner):
+    if not outer or inner != sorted(inner):
         raise ValueError("--outer needs rates, and those of --inner have to rise")
     return Effort(FLAGS.seeds, FLAGS.num_evals, tuple(outer), FLAGS.share, tuple(inner))
 

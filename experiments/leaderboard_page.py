@@ -89,8 +89,9 @@ METHOD = (
     "Each strategy trains the same model on the same data for the same virtual "
     "seconds. Batch sizes are equal, and all settings are the package's defaults, "
     "except for the learning rates. A place is a machine, a task and a partition of "
-    'its data: each worker draws from all of them ("iid"), or from a shard of its own with a mixture '
-    'of classes that is unlike the others\' ("unlike": Dirichlet, alpha = 0.3).',
+    'its data: each worker draws from all of them ("iid"), or from a shard of its own '
+    'with another mixture of classes than the others\' ("unlike": Dirichlet, alpha = '
+    "0.3).",
     "Every strategy has the same effort: the same number of settings of its rates is "
     "tried in each place, on a tenth of the training examples that is held out, for as "
     "long as the run itself. A strategy with a server's learning rate tries all pairs "

@@ -54,37 +54,36 @@ def text(
     splits, spoken = [], []
     for rows in (train, test):
         chosen = rng.integers(languages, size=rows)
-        lines = np.stack([_line(rng, *worlds[k], length + 1) for k in chosen])
+        lines = np.stack([_line(rng, worlds[k], length + 1) for k in chosen])
         splits.append(Split(lines[:, :-1], lines[:, 1:]))
         spoken.append(chosen)
     return Text(Dataset(*splits, 0, "characters"), spoken[0])
 
 
-def _language(
-    rng: np.random.Generator, words: int, successors: int
-) -> tuple[list[list[int]], np.ndarray]:
-    """A lexicon, and the successors [words, successors] of each word in it."""
+class _Language(NamedTuple):
+    lexicon: list[list[int]]  # the letters of each word
+    successors: np.ndarray  # [words, successors], of each word
+
+
+def _language(rng: np.random.Generator, words: int, successors: int) -> _Language:
+    """A language with a random lexicon and random successors."""
     consonants = [c for c in LETTERS if c not in VOWELS]
     own = rng.choice(consonants, 9, replace=False)
     lexicon = []
     for syllables in rng.integers(1, 4, size=words):
         pairs = [rng.choice(letters, syllables) for letters in (own, list(VOWELS))]
         lexicon.append([LETTERS.index(letter) for letter in np.stack(pairs, 1).flat])
-    return lexicon, rng.integers(words, size=(words, successors))
+    return _Language(lexicon, rng.integers(words, size=(words, successors)))
 
 
-def _line(
-    rng: np.random.Generator,
-    lexicon: list[list[int]],
-    following: np.ndarray,
-    length: int,
-) -> np.ndarray:
+def _line(rng: np.random.Generator, language: _Language, length: int) -> np.ndarray:
     """Characters [length] of a language, from within a word on."""
-    word, line = int(rng.integers(len(lexicon))), []
+    lexicon, line = language.lexicon, []
+    word = int(rng.integers(len(lexicon)))
     skipped = int(rng.integers(len(lexicon[word])))
     while len(line) < length + skipped:
         line += [*lexicon[word], SPACE]
-        word = int(rng.choice(following[word]))
+        word = int(rng.choice(language.successors[word]))
     return np.array(line[skipped : skipped + length], np.int32)
 
 
