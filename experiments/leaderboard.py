@@ -93,7 +93,7 @@ def checked_names() -> list[str]:
         "strategies": hj.STRATEGIES,
     }
     for flag, names in known.items():
-        for name in FLAGS[flag].value:
+        for name in FLAGS[flag].value or ():
             if name not in names and not name.startswith("uniform:"):
                 raise ValueError(f"--{flag}: {name!r} is not one of {', '.join(names)}")
     chosen = FLAGS.strategies or list(hj.STRATEGIES)

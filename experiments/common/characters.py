@@ -57,7 +57,8 @@ def text(
         lines = np.stack([_line(rng, worlds[k], length + 1) for k in chosen])
         splits.append(Split(lines[:, :-1], lines[:, 1:]))
         spoken.append(chosen)
-    return Text(Dataset(*splits, 0, "characters"), spoken[0])
+    data = Dataset(train=splits[0], test=splits[1], num_classes=0, name="characters")
+    return Text(data, spoken[0])
 
 
 class _Language(NamedTuple):
