@@ -185,6 +185,7 @@ def test_a_cell_has_the_numbers_of_compare(script, main, tmp_path):
         tune="each",
         progress=False,
     )
+    assert wanted.tuning is not None
     assert wanted.tuning["chosen"] == {"sync_sgd": found["chosen"][0]}
     scores = list(wanted.tuning["scores"]["sync_sgd"].values())
     np.testing.assert_allclose(found["scores"], scores, rtol=1e-6)
