@@ -1,8 +1,8 @@
 """One table for all: every strategy, at its own rates, on machines and tasks.
 
     python experiments/leaderboard.py --quick                       (a minute)
-    python experiments/leaderboard.py --reduced                     (an hour)
-    HETJAX_DATA=DIR python experiments/leaderboard.py               (a night)
+    python experiments/leaderboard.py --reduced --processes=2       (an hour)
+    HETJAX_DATA=DIR python experiments/leaderboard.py --processes=2         (a night)
     python experiments/leaderboard.py --machines=v100x4 --tasks=digits,xmc
     python experiments/leaderboard.py --strategies=sync_sgd,async_sgd --partitions=iid
 
@@ -12,17 +12,19 @@ among the workers. Targets come from sequential and synchronous SGD, which are a
 run. The results are one page, leaderboard.html (also .md and .json), in the folder
 --out, and one file for each cell in its folder cells. The same command again runs only
 the cells that are missing, such as those of a new strategy; Ctrl-C leaves the page of
-those that are done. --part=1/2 and --part=2/2 divide the cells between two processes
-that write to one folder. cifar10 and bibtex need the data in $HETJAX_DATA, and are left
-out without them.
+those that are done. With --processes=2 two of them divide the cells. cifar10 and bibtex
+need the data in $HETJAX_DATA, and are left out without them.
 """
 
 import itertools
 import re
 import shlex
+import subprocess
 import sys
 import time
 from pathlib import Path
+from subprocess import DEVNULL
+from typing import Any
 
 from absl import flags
 
@@ -47,12 +49,15 @@ flags.DEFINE_list("inner", [], "workers' learning rates, instead of each task's"
 flags.DEFINE_list("outer", [str(rate) for rate in cells.OUTER], "servers' rates")
 flags.DEFINE_string("out", "leaderboard", "folder of the page and the cells")
 flags.DEFINE_string("part", "1/1", "K/N: only each N-th cell, from the K-th on")
+flags.DEFINE_integer("processes", 1, "that divide the cells")
 flags.DEFINE_boolean("quick", False, "a smoke run: one place, few batches and rates")
 flags.DEFINE_boolean("reduced", False, "the places of the README, in an hour")
 bounded("seeds", *bounds.SEEDS)
 bounded("num_evals", *bounds.EVALS)
 bounded("share", 1e-3, 1000, "runs need batches")
+bounded("processes", 1, 64, "each has a copy of JAX, about 1 GB")
 
+ERROR = ".error"  # of the file in place of a failed cell's results
 QUICK = {
     "machines": ["v100x3+k80"],
     "tasks": ["digits"],
@@ -125,19 +130,21 @@ def main() -> int:
     names, wanted, out = checked_names(), effort(), Path(FLAGS.out)
     where, notes = places()
     every = [Cell(*place, name) for place in where for name in names]
-    own, done, status = own_part(every), {}, 0
-    for cell in every:
-        seconds = problems.seconds(cell.machine, cell.task, wanted.share)
-        found = cells.read(cell.path(out), cells.asked(cell, wanted, seconds))
-        if found is not None:
-            done[cell] = found
+    own, done, status = own_part(every), stored(every, wanted, out), 0
     try:
-        for cell in own:
-            if cell not in done:
-                status |= _run(cell, wanted, out, done, notes)
+        if FLAGS.processes > 1 and len(done) < len(every):
+            status |= _in_processes(FLAGS.processes)
+            done = stored(every, wanted, out)
+        else:
+            for cell in own:
+                if cell not in done:
+                    status |= _run(cell, wanted, out, done)
     except KeyboardInterrupt as error:
         print("interrupted: the page has the cells that are done", file=sys.stderr)
+        done = stored(every, wanted, out)
         status = scripts.status_of(str(error))
+    failed = [c.path(out).with_suffix(ERROR) for c in every if c not in done]
+    notes += [path.read_text(encoding="utf-8") for path in failed if path.exists()]
     by_place = {
         place: {n: done[c] for n in names if (c := Cell(*place, n)) in done}
         for place in where
@@ -148,15 +155,46 @@ def main() -> int:
     return status
 
 
-def _run(cell: Cell, wanted: Effort, out: Path, done: dict, notes: list[str]) -> int:
-    """Run a cell; note an error, which must not end a night's work. Returns status."""
-    begin = time.monotonic()
+def stored(every: list[Cell], wanted: Effort, out: Path) -> dict[Cell, dict[str, Any]]:
+    """The results of the cells that are done; a ValueError if they are of others."""
+    found = {}
+    for cell in every:
+        seconds = problems.seconds(cell.machine, cell.task, wanted.share)
+        one = cells.read(cell.path(out), cells.asked(cell, wanted, seconds))
+        if one is not None:
+            found[cell] = one
+    return found
+
+
+def _in_processes(number: int) -> int:
+    """Run the parts in processes with the same flags; the largest of their statuses.
+
+    Each ends with this one.
+    """
+    parts = [f"--part={k + 1}/{number}" for k in range(number)]
+    command = [sys.executable, sys.argv[0], *sys.argv[1:], "--processes=1"]
+    started = [subprocess.Popen([*command, part], stdout=DEVNULL) for part in parts]
+    try:
+        return max(process.wait() for process in started)
+    except KeyboardInterrupt:
+        for process in started:
+            process.terminate()
+            process.wait()
+        raise
+
+
+def _run(cell: Cell, wanted: Effort, out: Path, done: dict[Cell, Any]) -> int:
+    """Run a cell; store an error, which must not end a night's work. Returns status."""
+    begin, failed = time.monotonic(), cell.path(out).with_suffix(ERROR)
     try:
         done[cell] = cells.run(cell, wanted, cell.path(out))
     except Exception as error:
-        notes.append(f"{', '.join(cell)}: {type(error).__name__}: {error}")
-        print(notes[-1], file=sys.stderr)
+        note = f"{', '.join(cell)}: {type(error).__name__}: {error}"
+        print(note, file=sys.stderr, flush=True)
+        failed.parent.mkdir(parents=True, exist_ok=True)
+        failed.write_text(note, encoding="utf-8")
         return 0 if isinstance(error, ValueError) else 1
+    failed.unlink(missing_ok=True)
     took = time.monotonic() - begin
     print(f"{', '.join(cell)}: {took:.1f} s", file=sys.stderr, flush=True)
     return 0

@@ -129,7 +129,7 @@ def rates(setting: Setting) -> tuple[float, float]:
     data = problem()[1]
     rest, held = held_out_rows(len(data.train), 0)
     split = replace(data, train=data.train.take(rest), test=data.train.take(held))
-    inner, outer = (bounds.numbers(f, FLAGS[f].value) for f in ("inner", "outer"))
+    inner, outer = (bounds.numbers(f, FLAGS[f].value or ()) for f in ("inner", "outer"))
     if FLAGS.quick:
         inner, outer = inner[:1], outer[-1:]
     pairs = {f"{o} {i}": (i, o) for o in outer for i in inner}

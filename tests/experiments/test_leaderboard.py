@@ -306,6 +306,28 @@ def test_parts_divide_the_cells(script, main, monkeypatch):
     assert calls[2:] == ["sequential_sgd", "hogwild"]
 
 
+def test_processes_divide_the_cells(script, main, tmp_path, monkeypatch):
+    """Those started here run their part at once, as their arguments say."""
+    own, calls = script("leaderboard"), []
+    cells = script("leaderboard_cells")
+    monkeypatch.setattr(cells, "run", fake(script, calls))
+    monkeypatch.setattr("sys.argv", ["leaderboard.py", *ALONE, "--processes=2"])
+
+    class Process:
+        def __init__(self, command, **options):
+            assert command[1] == "leaderboard.py"
+            self.status = main(*command[2:])
+
+        def wait(self):
+            return self.status
+
+    monkeypatch.setattr(own.subprocess, "Popen", Process)
+    assert main(*ALONE, "--processes=2") == 0
+    assert calls == ["sequential_sgd", "sync_sgd"]
+    places = json.loads((tmp_path / "leaderboard.json").read_text())["places"]
+    assert set(places[0]["strategies"]) == set(calls)
+
+
 def test_faults_of_a_machine_are_scaled_to_the_run(script, monkeypatch):
     problems = script("leaderboard_problems")
     faults = [hj.machine.ScriptedFault(3.0, "kill", "gpu1")]
