@@ -69,7 +69,7 @@ QUICK = {
     "inner": ["0.1", "0.3"],
     "outer": ["1"],
 }
-REDUCED = {"tasks": ["digits", "characters"]}
+REDUCED = {"tasks": ["digits", "characters"], "share": 0.5}
 
 
 def apply_presets() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import hetjax as hj
 from experiments.common import characters, named_data, small_cnn
 from hetjax.data.batching import nonzeros_per_example
+from hetjax.data.held_out import FEW, held_out_rows
 from hetjax.machine import Machine
 
 # Names of presets, and how many times as many batches a run takes: of 32 workers each
@@ -155,10 +156,18 @@ def seconds(machine_name: str, task: str, share: float = 1.0) -> float:
 
 
 def shards(classes: Any, rows: np.ndarray | None = None) -> hj.sampling.Sampler:
-    """A sampler of shards with unlike mixtures of classes, of all or some rows."""
+    """A sampler of shards with unlike mixtures of classes, of all or some rows.
+
+    A merge that measures accuracy holds some of them out.
+    """
     own = classes if rows is None else classes[rows]
+    number = own.shape[0]
 
-    def partition(workers: int, seed: int) -> Any:
-        return hj.data.dirichlet(own, workers, alpha=ALPHA, seed=seed)
+    def init(workers: tuple[Any, ...], num_examples: int, seed: int) -> Any:
+        left = own
+        if num_examples < number:
+            left = own[held_out_rows(number, seed, FEW)[0]]
+        made = hj.data.dirichlet(left, len(workers), alpha=ALPHA, seed=seed)
+        return hj.sampling.sharded(made).init(workers, num_examples, seed)
 
-    return hj.sampling.sharded(partition)
+    return hj.sampling.sharded(())._replace(init=init)

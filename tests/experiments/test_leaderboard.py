@@ -13,6 +13,7 @@ from flax import nnx
 from script_parts import no_scripts
 
 import hetjax as hj
+from hetjax.data.held_out import FEW, held_out_rows
 
 TINY = (
     *("--machines=v100x2", "--tasks=digits", "--partitions=iid", "--seeds=2"),
@@ -336,6 +337,20 @@ def test_faults_of_a_machine_are_scaled_to_the_run(script, monkeypatch):
     monkeypatch.setattr(hj.machine, "preset", lambda name: lossy)
     (fault,) = problems.machine("v100x2", 0.5).faults
     assert fault.seconds == 0.25  # in the middle, as of six seconds
+
+
+@pytest.mark.parametrize("held", [0, 100])
+def test_unlike_shards_have_the_classes_of_the_examples_that_are_left(script, held):
+    problems = script("leaderboard_problems")
+    classes = np.repeat(np.arange(10), 100)
+    workers = hj.machine.preset("v100x4").worker_infos(0.0)
+    sampler = problems.shards(classes)
+    state = sampler.init(workers, 1000 - held, 3)
+    left = classes[held_out_rows(1000, 3, FEW)[0]] if held else classes
+    wanted = hj.data.dirichlet(left, 4, alpha=problems.ALPHA, seed=3)
+    for worker, rows in enumerate(wanted):
+        np.testing.assert_array_equal(sampler.rows(state, worker), rows)
+    assert sum(map(len, wanted)) == 1000 - held
 
 
 def test_a_run_lasts_as_long_as_its_batches(script):
