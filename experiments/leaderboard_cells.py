@@ -23,8 +23,11 @@ from hetjax.metric_mode import score, worst
 from hetjax.report.record import plain
 from hetjax.report.summary import summary_row
 
-# settings of factories that are a server's rate; all others are at their defaults
+# settings of factories that are a server's rate; others, but one, have their defaults
 OUTER_NAMES = ("outer_learning_rate", "server_learning_rate")
+# between merges, at most: a run is of a few hundred steps of a worker, and defaults of
+# 32 would leave a slow one hardly a merge
+LOCAL_STEPS = 8
 OUTER = (0.1, 0.3, 1.0)
 Factory = Callable[..., hj.Strategy]
 
@@ -59,6 +62,10 @@ class Pair(NamedTuple):
     inner: float
     outer: float | None = None
 
+    def __str__(self) -> str:
+        outer = "" if self.outer is None else f", outer rate {self.outer:g}"
+        return f"rate {self.inner:g}{outer}"
+
 
 def outer_setting(make: Factory) -> str | None:
     """The name of a factory's server rate; None if it has none."""
@@ -82,18 +89,42 @@ def pairs(
     return [Pair(float(f"{10 ** ((first + k) / 4):.2g}")) for k in range(number)]
 
 
+def short_rounds(make: Factory, batches: int) -> dict[str, Any]:
+    """At most `LOCAL_STEPS` between merges, as settings of a factory with more.
+
+    "measured:32" becomes "measured:8". A mega-batch has `LOCAL_STEPS` times `batches`
+    examples, those of one batch of every worker.
+    """
+    parameters = inspect.signature(make).parameters
+    if "mega_batch" in parameters:
+        return {"mega_batch": LOCAL_STEPS * batches}
+    known = parameters.get("local_steps")
+    kind, _, number = str(known.default if known else None).rpartition(":")
+    if not number.isdecimal() or int(number) <= LOCAL_STEPS:
+        return {}
+    return {"local_steps": f"{kind}:{LOCAL_STEPS}" if kind else LOCAL_STEPS}
+
+
 def strategy_at(
     make: Factory,
     batch_size: int,
     pair: Pair,
-    sampler: hj.sampling.Sampler | None,
+    sampler: hj.sampling.Sampler | None = None,
+    **settings: Any,
 ) -> hj.Strategy:
     """The strategy at these rates; with `sampler` in place of its own if given."""
     own: dict[str, Any] = {"batch_size": batch_size, "learning_rate": pair.inner}
     if pair.outer is not None:
         own[str(outer_setting(make))] = pair.outer
-    made = make(**own)
+    made = make(**own, **settings)
     return made if sampler is None else made._replace(sampler=sampler)
+
+
+def own_settings(cell: Cell) -> dict[str, Any]:
+    """The settings of a cell's strategy that are not its defaults, without rates."""
+    workers = len(hj.machine.preset(cell.machine).workers)
+    batches = workers * problems.TASKS[cell.task].batch_size
+    return short_rounds(hj.STRATEGIES[cell.strategy], batches)
 
 
 def asked(cell: Cell, effort: Effort, seconds: float) -> dict[str, Any]:
@@ -108,6 +139,7 @@ def asked(cell: Cell, effort: Effort, seconds: float) -> dict[str, Any]:
         "seeds": effort.seeds,
         "num_evals": effort.num_evals,
         "rates": [list(pair) for pair in tried],
+        "settings": own_settings(cell),
     }
 
 
@@ -204,8 +236,8 @@ def _strategies(
     unlike = cell.partition == "unlike"
     sampler = problems.shards(classes, rows) if unlike else None
     return {
-        f"{cell.strategy} {pair.outer} {pair.inner}": strategy_at(
-            make, size, pair, sampler
+        f"{cell.strategy}, {pair}": strategy_at(
+            make, size, pair, sampler, **own_settings(cell)
         )
         for pair in tried
     }

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from experiments import leaderboard_ranking as ranking
+from experiments.leaderboard_cells import LOCAL_STEPS
 from experiments.leaderboard_ranking import Entry, Place, Standing
 from hetjax.atomic_files import write_whole
 from hetjax.report.record import plain
@@ -87,8 +88,9 @@ def sections(board: Leaderboard) -> list[Section]:
 
 METHOD = (
     "Each strategy trains the same model on the same data for the same virtual "
-    "seconds. Batch sizes are equal, and all settings are the package's defaults, "
-    "except for the learning rates. A place is a machine, a task and a partition of "
+    "seconds. Batch sizes are equal, and settings are the package's defaults, except "
+    f"for the learning rates, and that there are at most {LOCAL_STEPS} local steps "
+    "of a worker between merges (HierSGD: 16): runs are short. A place is a machine, a task and a partition of "
     'its data: each worker draws from all of them ("iid"), or from a shard of its own '
     'with another mixture of classes than the others\' ("unlike": Dirichlet, alpha = '
     "0.3).",

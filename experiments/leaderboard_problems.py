@@ -88,7 +88,7 @@ def _bibtex() -> Problem:
 
 TASKS = {
     "digits": Setting(
-        *(_digits, 32, 1600, (0.03, 0.1, 0.3, 1.0)),
+        *(_digits, 32, 2400, (0.03, 0.1, 0.3, 1.0)),
         "an MLP with 64 hidden units, handwritten digits at nine positions",
     ),
     "cifar10": Setting(
@@ -97,15 +97,15 @@ TASKS = {
         needs="cifar10",
     ),
     "characters": Setting(
-        *(_characters, 8, 800, (0.1, 0.3, 1.0, 3.0)),
+        *(_characters, 8, 1200, (0.1, 0.3, 1.0, 3.0)),
         "a transformer of one block, characters of eight made-up languages",
     ),
     "xmc": Setting(
-        *(_synthetic, 32, 1200, (0.1, 0.3, 1.0, 3.0)),
+        *(_synthetic, 32, 1600, (0.1, 0.3, 1.0, 3.0)),
         "an MLP with 32 hidden units, synthetic sparse rows with sets of 50 labels",
     ),
     "bibtex": Setting(
-        *(_bibtex, 32, 1200, (0.1, 0.3, 1.0, 3.0)),
+        *(_bibtex, 32, 1600, (0.1, 0.3, 1.0, 3.0)),
         "an MLP with 16 hidden units, Bibtex: sparse rows with sets of 159 labels",
         needs="bibtex",
     ),

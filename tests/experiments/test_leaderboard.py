@@ -74,9 +74,42 @@ def test_a_servers_rate_is_a_setting_of_the_factory(script, name, setting):
     cells = script("leaderboard_cells")
     assert cells.outer_setting(hj.STRATEGIES[name]) == setting
     pair = cells.Pair(0.1, 0.3 if setting else None)
-    made = cells.strategy_at(hj.STRATEGIES[name], 8, pair, None)
+    made = cells.strategy_at(hj.STRATEGIES[name], 8, pair)
     assert made.settings["learning_rate"] == made.learning_rate == 0.1
     assert setting is None or made.settings[setting] == 0.3
+
+
+@pytest.mark.parametrize(
+    ("default", "own"),
+    [
+        (32, {"local_steps": 8}),
+        ("measured:32", {"local_steps": "measured:8"}),
+        (8, {}),
+        (1, {}),
+        (None, {}),
+        ((4, 16), {}),
+    ],
+)
+def test_rounds_are_short(script, default, own):
+    def factory(*, batch_size, local_steps=default):
+        raise AssertionError
+
+    cells = script("leaderboard_cells")
+    assert cells.short_rounds(factory, 64) == own
+    assert cells.short_rounds(hj.async_sgd, 64) == {}
+    mega_batch = {"mega_batch": 512}
+    assert cells.short_rounds(hj.adaptive_sgd, 64) == mega_batch
+    assert cells.short_rounds(hj.elastic_sgd, 64) == mega_batch
+
+
+@pytest.mark.parametrize("name", hj.STRATEGIES)
+def test_every_strategy_is_made_for_a_cell(script, name):
+    cells, make = script("leaderboard_cells"), hj.STRATEGIES[name]
+    pair = cells.Pair(0.1, 0.3 if cells.outer_setting(make) else None)
+    own = cells.own_settings(cells.Cell("v100x4", "digits", "iid", name))
+    made = cells.strategy_at(make, 32, pair, **own)
+    assert made.batch_size == 32
+    assert all(made.settings[setting] == value for setting, value in own.items())
 
 
 # Targets and ranks.
