@@ -90,7 +90,8 @@ METHOD = (
     "Each strategy trains the same model on the same data for the same virtual "
     "seconds. Batch sizes are equal, and settings are the package's defaults, except "
     f"for the learning rates, and that there are at most {LOCAL_STEPS} local steps "
-    "of a worker between merges (HierSGD: 16): runs are short. A place is a machine, a task and a partition of "
+    "of a worker between merges (HierSGD: 16), since runs are short. A place is a "
+    "machine, a task and a partition of "
     'its data: each worker draws from all of them ("iid"), or from a shard of its own '
     'with another mixture of classes than the others\' ("unlike": Dirichlet, alpha = '
     "0.3).",
