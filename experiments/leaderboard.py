@@ -212,7 +212,7 @@ def settings(wanted: Effort) -> list[str]:
             f"outer rates {outer}."
         )
     found.append(
-        f"{wanted.seeds} seeds, {wanted.num_evals} evaluations of a run. A run lasts "
+        f"Seeds: {wanted.seeds}; evaluations of a run: {wanted.num_evals}. A run lasts "
         "as long as all workers together, if none ever waits, need for a number of "
         f"batches: {_batches(wanted)}; on lognormal32 four times as many."
     )

@@ -15,6 +15,7 @@ from experiments.leaderboard_ranking import Entry, Place, Standing
 from hetjax.atomic_files import write_whole
 from hetjax.report.record import plain
 from hetjax.report.table import Table
+from hetjax.summaries import counted
 
 NAMES = ("leaderboard.html", "leaderboard.md", "leaderboard.json")
 NEVER = "never"
@@ -136,7 +137,7 @@ def ranking_table(
         for value in dict.fromkeys(place[part] for place in places):
             own = {p: e for p, e in places.items() if p[part] == value}
             columns[value] = [_median_rank(own, s.strategy) for s in standings]
-    return Table.of(columns, (f"{len(places)} places",))
+    return Table.of(columns, (counted(len(places), "place"),))
 
 
 def _rank_text(standing: Standing) -> str:
