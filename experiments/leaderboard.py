@@ -69,7 +69,11 @@ QUICK = {
     "inner": ["0.1", "0.3"],
     "outer": ["1"],
 }
-REDUCED = {"tasks": ["digits", "characters"], "share": 0.5}
+REDUCED = {
+    "machines": ["v100x3+k80", "four-speeds", "lognormal32", "v100x4-churn"],
+    "tasks": ["digits", "characters"],
+    "share": 0.5,
+}
 
 
 def apply_presets() -> None:

@@ -88,7 +88,7 @@ def _bibtex() -> Problem:
 
 TASKS = {
     "digits": Setting(
-        *(_digits, 32, 2400, (0.03, 0.1, 0.3, 1.0)),
+        *(_digits, 32, 2400, (0.1, 0.3, 1.0, 3.0)),
         "an MLP with 64 hidden units, handwritten digits at nine positions",
     ),
     "cifar10": Setting(
