@@ -1,0 +1,230 @@
+"""Parts of the leaderboard: rates of equal effort, targets, ranks, its own tasks."""
+
+import importlib
+from math import inf, nan
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from script_parts import no_scripts
+from stored_cells import cell
+
+import hetjax as hj
+
+
+@pytest.fixture(scope="module")
+def script():
+    """Modules of the leaderboard by name; others' flags are there again at the end."""
+    with no_scripts():
+        yield lambda name: importlib.import_module(f"experiments.{name}")
+
+
+# Rates.
+
+
+def test_all_strategies_try_the_same_number_of_rates(script):
+    cells = script("leaderboard_cells")
+    inner, outer = (0.03, 0.1, 0.3, 1.0), (0.1, 0.3, 1.0)
+    both = cells.pairs(inner, outer, has_outer=True)
+    alone = cells.pairs(inner, outer, has_outer=False)
+    assert len(both) == len(set(both)) == len(alone) == len(set(alone)) == 12
+    assert {pair.inner for pair in both} == set(inner)
+    assert {pair.outer for pair in both} == set(outer)
+    rates = np.array([pair.inner for pair in alone])
+    np.testing.assert_allclose(np.diff(np.log10(rates)), 0.25, atol=0.02)
+    assert rates[0] < inner[0]
+    assert rates[-1] > inner[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [("downpour", "server_learning_rate"), ("sync_sgd", None), ("local_sgd", None)],
+)
+def test_a_servers_rate_is_a_setting_of_the_factory(script, name, setting):
+    cells = script("leaderboard_cells")
+    assert cells.outer_setting(hj.STRATEGIES[name]) == setting
+    pair = cells.Pair(0.1, 0.3 if setting else None)
+    made = cells.strategy_at(hj.STRATEGIES[name], 8, pair)
+    assert made.settings["learning_rate"] == made.learning_rate == 0.1
+    assert setting is None or made.settings[setting] == 0.3
+
+
+@pytest.mark.parametrize(
+    ("default", "own"),
+    [
+        (32, {"local_steps": 8}),
+        ("measured:32", {"local_steps": "measured:8"}),
+        (8, {}),
+        (1, {}),
+        (None, {}),
+        ((4, 16), {}),
+    ],
+)
+def test_rounds_are_short(script, default, own):
+    def factory(*, batch_size, local_steps=default):
+        raise AssertionError
+
+    cells = script("leaderboard_cells")
+    assert cells.short_rounds(factory, 64) == own
+    assert cells.short_rounds(hj.async_sgd, 64) == {}
+    mega_batch = {"mega_batch": 512}
+    assert cells.short_rounds(hj.adaptive_sgd, 64) == mega_batch
+    assert cells.short_rounds(hj.elastic_sgd, 64) == mega_batch
+
+
+@pytest.mark.parametrize("name", hj.STRATEGIES)
+def test_every_strategy_is_made_for_a_cell(script, name):
+    cells, make = script("leaderboard_cells"), hj.STRATEGIES[name]
+    pair = cells.Pair(0.1, 0.3 if cells.outer_setting(make) else None)
+    own = cells.own_settings(cells.Cell("v100x4", "digits", "iid", name))
+    made = cells.strategy_at(make, 32, pair, **own)
+    assert made.batch_size == 32
+    assert all(made.settings[setting] == value for setting, value in own.items())
+
+
+# Targets and ranks.
+
+
+def oracle(seconds, best, mode):
+    """Ranks from all comparisons of two, with half a point for those that are level."""
+    seconds, best = np.array(seconds), np.array(best)
+    gains = np.nan_to_num(best if mode == "max" else -best, nan=-np.inf)
+    values = np.where(np.isfinite(seconds), 1e9 - seconds, gains)
+    ahead = (values[None] > values[:, None]).sum(1)
+    level = (values[None] == values[:, None]).sum(1) - 1
+    return 1 + ahead + level / 2
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_ranks_are_those_of_a_numpy_oracle(script, mode):
+    ranking = script("leaderboard_ranking")
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        n = rng.integers(1, 9)
+        seconds = rng.choice([0.5, 1.0, 2.0, inf, inf], n)
+        best = rng.choice([0.3, 0.5, 0.7, nan], n)
+        found = ranking.ranked(list(seconds), list(best), mode)
+        np.testing.assert_array_equal(found, oracle(seconds, best, mode))
+        assert sum(found) == n * (n + 1) / 2
+
+
+def test_the_target_is_short_of_the_better_reference(script):
+    ranking = script("leaderboard_ranking")
+    low, high = [(0, 0.1), (1, 0.5)], [(0, 0.1), (1, 0.7)]
+    found = {
+        "sequential_sgd": cell("sequential_sgd", low, low, high, constant=0.1),
+        "sync_sgd": cell("sync_sgd", low, high, high, constant=0.1),
+        "async_sgd": cell("async_sgd", [(0, 0.1), (1, 1.0)]),
+    }
+    assert ranking.target(found) == 0.682  # 0.7 - 0.03 (0.7 - 0.1)
+    del found["sync_sgd"]
+    assert ranking.target(found) == 0.488
+    del found["sequential_sgd"]
+    assert ranking.target(found) is None
+    smaller = cell("sync_sgd", [(0, 20.0), (1, 6.0)], mode="min", constant=16.0)
+    assert ranking.target({"sync_sgd": smaller}) == 6.3
+
+
+def test_the_ranking_of_a_place_and_of_all(script):
+    ranking = script("leaderboard_ranking")
+    fast, slow = [(0, 0.0), (1, 0.9), (2, 0.9)], [(0, 0.0), (1, 0.4), (2, 0.9)]
+    never, worse = [(0, 0.0), (1, 0.4), (2, 0.7)], [(0, 0.0), (1, 0.4), (2, 0.6)]
+    cells = {
+        "a": cell("a", slow, slow, slow),
+        "b": cell("b", fast, fast, never),
+        "c": cell("c", worse, worse, worse),
+    }
+    found = ranking.entries(cells, 0.8)
+    assert list(found) == ["b", "a", "c"]
+    assert found["b"].ranks == (1, 1, 2)
+    assert found["a"].ranks == (2, 2, 1)
+    assert found["c"].ranks == (3, 3, 3)
+    assert found["c"].seconds == (inf,) * 3
+    np.testing.assert_allclose(found["b"].seconds[0], 0.8 / 0.9)  # interpolated
+    assert found["b"].best == (0.9, 0.9, 0.7)
+    other = {name: found[name] for name in "ac"}
+    standings = ranking.standings({("m", "t", "iid"): found, ("m", "t", "x"): other})
+    by_name = {s.strategy: s for s in standings}
+    assert [s.strategy for s in standings] == ["b", "a", "c"]
+    assert by_name["b"].reached == 2 / 3
+    assert by_name["b"].first == 1
+    assert by_name["a"].ranks == (2, 2, 1, 2, 2, 1)
+    assert by_name["a"].first == 1
+    low, middle, high = np.quantile([2, 2, 1, 2, 2, 1], (0.25, 0.5, 0.75))
+    assert by_name["a"].quartiles == (low, middle, high)
+
+
+# Its own tasks.
+
+
+def test_a_text_has_languages_and_next_characters(script):
+    characters = script("common.characters")
+    data, languages = characters.text(train=64, test=8, seed=3)
+    again, _ = characters.text(train=64, test=8, seed=3)
+    np.testing.assert_array_equal(data.train.x, again.train.x)
+    np.testing.assert_array_equal(data.train.x[:, 1:], data.train.y[:, :-1])
+    assert data.train.x.shape == (64, 16)
+    assert set(languages) == set(range(8))
+    assert data.train.x.max() < characters.VOCABULARY == 27
+    # sequences of one language share more letters than those of two
+    counts = np.stack([np.bincount(row, minlength=26)[:26] for row in data.train.x])
+    alike = (counts @ counts.T) / np.outer(*[np.linalg.norm(counts, axis=1)] * 2)
+    same = languages[:, None] == languages[None]
+    assert alike[same].mean() > 1.2 * alike[~same].mean()
+
+
+def test_the_transformer_sees_no_later_character(script):
+    characters = script("common.characters")
+    build = characters.transformer(width=8, length=6)
+    model = build(characters.VOCABULARY, rngs=nnx.Rngs(0))
+    x = np.arange(12).reshape(2, 6)
+    changed = x.copy()
+    changed[:, 4] = 20
+    before, after = model(x), model(changed)
+    np.testing.assert_allclose(before[:, :4], after[:, :4], atol=1e-6)
+    assert (np.abs(before - after)[:, 4:].max(axis=(0, 2)) > 1e-4).all()
+
+
+@pytest.mark.full
+def test_sgd_learns_more_than_the_frequencies_of_characters(script):
+    characters = script("common.characters")
+    data, _ = characters.text()
+    history = hj.train(
+        characters.task(data),
+        data,
+        hj.machine.preset("v100x4"),
+        hj.sequential_sgd(batch_size=8, learning_rate=1.0),
+        seconds=0.4,
+        num_evals=4,
+        progress=False,
+    )
+    assert characters.unigram_perplexity(data) > 16
+    assert history.final() < 8
+
+
+def test_the_cnns_products_are_convolutions(script):
+    cnn = script("common.small_cnn")
+    model = cnn.small_cnn(image=(4, 4, 2), widths=(3,))(0, 5, rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(1), (2, 4, 4, 2))
+    kernel = model.kernels[0][...].reshape(3, 3, 2, 3)
+    layers = ("NHWC", "HWIO", "NHWC")
+    h = jax.lax.conv_general_dilated(
+        x, kernel, (1, 1), "SAME", dimension_numbers=layers
+    )
+    h = np.maximum(h, 0).reshape(2, 2, 2, 2, 2, 3).max(axis=(2, 4))
+    wanted = h.reshape(2, -1) @ model.out[...]
+    np.testing.assert_allclose(model(x), wanted, atol=1e-5)
+
+
+def test_a_cut_averages_pixels_of_images_from_all_over(script):
+    cnn = script("common.small_cnn")
+    x = np.arange(10, dtype=np.uint8)[:, None, None, None] * np.ones((1, 4, 4, 3))
+    x = (25 * x).astype(np.uint8)
+    data = hj.data.from_arrays((x, np.arange(10)), (x[:5], np.arange(5)))
+    found = cnn.cut(data, train=4, test=9)
+    assert found.train.x.shape == (4, 2, 2, 3)
+    assert len(found.test) == 5
+    np.testing.assert_array_equal(found.train.y, [0, 3, 6, 9])
+    wanted = 4 * 25 * found.train.y / 255 - 2
+    np.testing.assert_allclose(found.train.x[:, 0, 0, 0], wanted, rtol=1e-5)
