@@ -39,8 +39,9 @@ HOST = (  # files and folders
     "tests/tracing",
 )
 DEVICE_WORLD = ("chex", "flax", "jax", "jaxlib", "optax", "orbax")
-# Their parts are those of other strategies in other combinations: in the tables of all
-# strategies they are full, but for the tests named below
+# Their parts are those of other strategies in other combinations: in tables of all
+# strategies they are full, but for the tests named below, and the longest tables are
+# without them (`zoo.FORMS`)
 ALIKE = (
     "async_diloco",
     "dc_asgd",
@@ -58,7 +59,12 @@ ALIKE = (
     "sparse_loco",
     "streaming_diloco",
 )
-OWN_TABLES = ("test_new_oracles.py", "test_factories.py", "test_tapes_of_strategies.py")
+OWN_TABLES = (
+    "test_factories.py",
+    "test_new_oracles.py",
+    "test_tapes_of_strategies.py",
+    "test_wrong_new_settings.py",
+)
 BUDGET = {"host": 1.0, "core": 2.0, "full": 20.0}  # of one test [s]
 TOTAL = {"host": 60, "core": 12 * 60, "full": 45 * 60}  # of all tests [s]
 FACTOR = 5.0  # above so many budgets, the run fails

@@ -15,6 +15,7 @@ from checkpointed_runs import Memory, load, outcome, run, session, some
 from quick import quick
 from small_runs import problem, strategy
 from tiny_problems import three_workers, two_places
+from zoo import FORMS
 
 import hetjax as hj
 from hetjax.checkpointable import Checkpointable
@@ -34,7 +35,7 @@ def on_three_workers():
 PLAYERS = pytest.mark.parametrize("compiled", [False, True])
 
 
-def by_players(reference, compiled, among=STRATEGIES):
+def by_players(reference, compiled, among=FORMS):
     """Strategies and players: those that are named here are always tested."""
     chosen = [*((n, False) for n in reference), *((n, True) for n in compiled)]
     rows = quick(list(itertools.product(among, (False, True))), *chosen)
@@ -63,12 +64,12 @@ SOME = ("adaptive_sgd", "async_sgd", "easgd", "fed_nova", "hier_sgd", "sma")
 
 
 # the others from every cut, below
-@by_players(SOME, compiled=("adaptive_sgd", "easgd", "hier_sgd"))
+@by_players(SOME, ("adaptive_sgd", "easgd", "hier_sgd"), among=STRATEGIES)
 def test_every_strategy_continues_from_some_cuts(name, compiled):
     check(on_three_workers(), STRATEGIES[name], 5, compiled=compiled)
 
 
-BULK = [k for k, s in STRATEGIES.items() if s.policy.bulk_synchronous]
+BULK = [k for k in FORMS if STRATEGIES[k].policy.bulk_synchronous]
 
 
 @pytest.mark.parametrize("name", quick(BULK, "local_sgd", "hier_sgd"))
@@ -80,7 +81,7 @@ def test_bulk_synchronous_strategies_continue_from_cuts_between_rounds(name):
 
 @pytest.mark.full
 @PLAYERS
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", FORMS)
 def test_every_strategy_continues_from_every_cut(name, compiled):
     check(on_three_workers(), STRATEGIES[name], 1000, compiled=compiled)
 

@@ -9,7 +9,7 @@ import pytest
 import small_layers
 from quick import quick
 from small_layers import DATA
-from zoo import make
+from zoo import FORMS, make
 
 import hetjax as hj
 from hetjax import output
@@ -20,11 +20,11 @@ from hetjax.machine import preset
 from hetjax.tracing.fingerprint import digest
 
 LAYERS = {"full": "full", **small_layers.LAYERS}
-PAIRS = [(name, layer) for name in hj.STRATEGIES for layer in small_layers.LAYERS]
+PAIRS = [(name, layer) for name in FORMS for layer in small_layers.LAYERS]
 # on threads, that every strategy takes part and every layer several times is enough;
 # slide's programs take XLA the longest
 TURNS = 2 * ("chunked", "sampled") + ("slide",)
-SOME = [(name, TURNS[k % 5]) for k, name in enumerate(hj.STRATEGIES)]
+SOME = [(name, TURNS[k % 5]) for k, name in enumerate(FORMS)]
 BAR = ProgressBar(1.0, shown=False)
 
 

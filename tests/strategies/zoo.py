@@ -1,7 +1,11 @@
 """One strategy of every factory, with settings that a short run exercises."""
 
+from tiers import ALIKE
+
 import hetjax
 
+# the strategies of the longest tables; the parts of all others are among theirs
+FORMS = tuple(name for name in hetjax.STRATEGIES if name not in ALIKE)
 SETTINGS = {
     "sequential_sgd": {"momentum": 0.9},
     "sync_sgd": {"server_momentum": 0.5, "ema": True},

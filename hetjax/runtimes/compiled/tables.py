@@ -99,9 +99,10 @@ def tables_of(
     for alike in _alike([len(merge) for merge in stretch.merges]):
         of_alike = [stretch.merges[i] for i in alike]
         merges[alike, : len(of_alike[0])] = of_alike
+    # 0 also of merges without members, whose statistics are empty
     for alike in _alike([0 if x is None else x.shape[1] for x in stretch.stats]):
         of_alike = [x for i in alike if (x := stretch.stats[i]) is not None]
-        if of_alike:
+        if of_alike and of_alike[0].shape[1]:
             stats[alike, :, : of_alike[0].shape[1]] = of_alike
     rounds, rates = _rounds(stretch, groups, buckets, lengths, absent)
     number = np.int32(used)

@@ -27,6 +27,7 @@ from real_runs import (
     three_workers,
 )
 from test_real_strategies import EPOCHS, SOON, strategy
+from zoo import FORMS
 
 import hetjax as hj
 from hetjax.data import from_arrays
@@ -44,7 +45,7 @@ CHOSEN = ("biased_local_sgd", "hier_sgd", "ad_psgd", "adaptive_sgd")
 # speed decides neither who merges when nor, as in sequential_sgd, who works at all
 SYNCHRONOUS = [
     name
-    for name in hj.STRATEGIES
+    for name in FORMS
     if strategy(name).policy.bulk_synchronous and name != "sequential_sgd"
 ]
 
@@ -57,7 +58,7 @@ def machine_of_actors():
     return three_actors()[1]
 
 
-@pytest.mark.parametrize("name", quick(hj.STRATEGIES, *CHOSEN))
+@pytest.mark.parametrize("name", quick(FORMS, *CHOSEN))
 def test_a_run_is_replayed_in_one_process(name):
     history = real(strategy(name), machine_of_actors(), epochs=EPOCHS, **SOON)
     assert "as asked" in history.stopped
@@ -143,7 +144,7 @@ def interrupted(folder, name, machine, stop_at=None):
     )
 
 
-@pytest.mark.parametrize("name", quick(hj.STRATEGIES, "local_sgd", "ad_psgd"))
+@pytest.mark.parametrize("name", quick(FORMS, "local_sgd", "ad_psgd"))
 def test_a_run_is_resumed_and_the_whole_trace_replays(tmp_path, name):
     first = interrupted(tmp_path, name, machine_of_actors(), stop_at=4)
     assert first.stopped == "interrupted"

@@ -16,6 +16,7 @@ import pytest
 from once import alone
 from real_runs import DATA, TASK, merged_root, real, rounds, three_workers
 from test_real_strategies import EPOCHS, strategy
+from zoo import FORMS
 
 import hetjax as hj
 from hetjax.machine import Arrival, Leave
@@ -198,7 +199,7 @@ def check(history, *, ends=False):
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
-@pytest.mark.parametrize("name", hj.STRATEGIES)
+@pytest.mark.parametrize("name", FORMS)
 def test_every_strategy_is_replayed(name, machine):
     history = real(strategy(name), machine, seconds=60.0, num_evals=240, epochs=EPOCHS)
     assert "as asked" in history.stopped

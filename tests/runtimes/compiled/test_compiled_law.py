@@ -17,8 +17,8 @@ from compiled_runs import (
 )
 from quick import quick, quick_if
 from small_runs import strategy
-
-import hetjax as hj
+from tiers import ALIKE
+from zoo import FORMS
 
 KINDS = ("mlp", "sparse", "convolution", "statistics")
 TROUBLES = ("", "faults", "reset", "stop")
@@ -28,11 +28,12 @@ ROWS = [
     (name, kind, trouble, order)
     for trouble in TROUBLES
     for kind in KINDS
-    for name in hj.STRATEGIES
+    for name in FORMS
     for order in ORDERS
     # what happens to workers has little to do with the kind of model
     if kind == "mlp" or not trouble or name in SOME
 ]
+ROWS += [(name, "mlp", "faults", "in turn") for name in ALIKE]
 
 
 @cache
@@ -49,7 +50,7 @@ def test_a_compiled_run_equals_that_of_the_reference_player(name, kind, trouble,
     assert_agree(found, expected(name, kind, trouble))
 
 
-@pytest.mark.parametrize("name", quick(hj.STRATEGIES, "async_sgd"))
+@pytest.mark.parametrize("name", quick(FORMS, "async_sgd"))
 def test_a_callback_is_told_each_evaluation_once(name):
     """Even if the run goes back behind a round that was not finite."""
     seen, runs, made = [], runs_of("mlp", "reset"), strategy(name, 6)
