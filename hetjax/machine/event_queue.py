@@ -237,7 +237,7 @@ def check_members(
     """Raise a ValueError unless the merging workers exist and are at rest."""
     alone = MergeOp.APPLY in action.op and not moves_of(action.op).moves
     if not action.members and not alone:
-        raise ValueError(f"a merge {action.op.name} needs at least one member")
+        raise ValueError("a merge needs at least one member")
     for worker in action.members:
         if isinstance(worker, int):
             _check_at_rest(worker, workers, roster)

@@ -164,11 +164,14 @@ def ringleader() -> Merge:
     def apply(state, group, stats, op):
         if MergeOp.ACCUMULATE in op:
             state, group = _in_its_table(state, group, stats, op)
+        # a step of nobody: of a worker that has left, but not of absent members
+        here = jnp.any(stats.present) if group.size else jnp.bool_(True)
         if MergeOp.APPLY in op:
-            state = _where(state.memory.first.number > 0, _stepped(state), state)
-            state = _with(state, steps=jnp.bool_(True))
+            after = _with(_stepped(state), steps=jnp.bool_(True))
+            has = here & (state.memory.first.number > 0)
+            state = _where(has, after, state)
         if MergeOp.CLEAR in op:
-            state = _turned(state)
+            state = _where(here, _turned(state), state)
         return state, _fetched(state, group, op)
 
     return group_merge(

@@ -85,7 +85,7 @@ def test_a_changed_array_is_damage(written):
 
 def test_another_version_is_named(tmp_path):
     path = checkpoint_path(tmp_path, 1)
-    whole = {"version": 4, "finished": False, "about": {}, "values": {}}
+    whole = {"version": 5, "finished": False, "about": {}, "values": {}}
     checkpoint_files.write(path, whole, ARRAYS)
     assert find(tmp_path).number == 1
     set_version(path, 99)

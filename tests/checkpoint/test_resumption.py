@@ -247,6 +247,7 @@ FIXED = {  # attributes of parts that do not change during a run
     "TapeWriter": {
         *("_policy", "_clock", "_topology", "_num_examples", "_num_held_out"),
         *("_learning_rate", "_traits", "_stops_if_lost", "_stopped"),
+        "_traffic_of",
         "held",  # saved by the loop, since models are a player's
     },
 }

@@ -54,8 +54,9 @@ LETTERS = {
 # reads is there before it: copies of the root's model (B), evaluations (N, L).
 MERGE = r"((B*N)?L?B*T?(FB)*G?MD)"
 STARTS = r"F*(B?R)*"
-DECIDED = rf"A{MERGE}*{STARTS}"
-ARRIVED = rf"A{MERGE}*W{STARTS}"
+CANCELLED = r"(XF)*"
+DECIDED = rf"A{CANCELLED}{MERGE}*{STARTS}"
+ARRIVED = rf"A{CANCELLED}{MERGE}*W{STARTS}"
 EVENTS = {
     "": DECIDED,  # the begin
     "a": ARRIVED,
@@ -200,6 +201,8 @@ def check(entries):
                 begun = rounds.pop(entry.worker)
                 assert entry.local_round == begun.local_round
                 assert entry.start == begun.start
+            case tape.DiscardRound(worker, cancelled=True):
+                del rounds[worker]
             case tape.DiscardRound(worker):
                 assert isinstance(before, Leave)
                 assert before.worker == worker

@@ -154,10 +154,11 @@ def check_evaluations_and_workers(run):
     }
     kinds = ("busy", "waiting", "merging", "transfer", "idle")
     seconds = dict.fromkeys(kinds, float)
-    counts = ("updates", "examples", "padded", "lost", "nans")
+    counts = ("updates", "examples", "padded", "lost", "nans", "cancelled")
     numbers = dict.fromkeys((*counts, "bytes_received", "bytes_sent"), int)
     texts = {"name": str, "node": str}
     worker = {**texts, **seconds, **numbers, "batch_size_over_time": list}
+    worker["cancelled_seconds"] = float  # part of the busy ones
     for p in run["evals"]:
         assert point.items() <= types(p).items()
     for w in run["workers"]:

@@ -27,6 +27,7 @@ LAYOUTS = {"8 x 1": (1, True), "4 x 2": (2, True), "gathered": (2, False)}
 # compensated gradient are long chains of products and sums. XLA contracts other parts
 # of these on a mesh
 ROUNDED = (
+    "fed_adp",
     "outer per rate",
     "magma_async",
     "fed_nova momentum",

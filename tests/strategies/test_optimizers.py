@@ -24,6 +24,15 @@ SETTINGS = {
     "easgd_sync": {},
     "easgd": {},
     "adaptive_sgd": {"mega_batch": 64},
+    "diloco": {"local_steps": 2},
+    "fed_opt": {"local_steps": 2, "server_learning_rate": 0.01},
+    "async_diloco": {"local_steps": 2},
+    "delayed_nesterov": {"local_steps": "measured:2"},
+    "mla": {"local_steps": 2},
+    "heloco": {"local_steps": 2},
+    "streaming_diloco": {"local_steps": 4},
+    "decoupled_diloco": {"local_steps": 4},
+    "sparse_loco": {"local_steps": 2, "top_k": 4},
 }
 WITHOUT = {
     "fed_nova": "normalises by what SGD and its momentum do",
@@ -36,6 +45,16 @@ WITHOUT = {
     "sync_sgd": "takes one for the central step",
     "async_sgd": "takes one for the server",
     "slide": "is Adam",
+    "fed_buff": "has a momentum of the server, too",
+    "slow_mo": "divides by the learning rate of SGD",
+    "fed_prox": "has a proximal term",
+    "fed_async": "has a proximal term",
+    "scaffold": "divides by the sum of SGD's learning rates",
+    "ringmaster_asgd": "pushes gradients",
+    "rennala_sgd": "pushes gradients",
+    "malenia_sgd": "pushes gradients",
+    "ringleader_asgd": "pushes gradients",
+    "dc_asgd": "pushes gradients",
 }
 
 

@@ -27,7 +27,7 @@ from hetjax.machine import Arrival, LocalRound, MergeAction
 from hetjax.runtimes.compiled import stretch_collector
 from hetjax.runtimes.compiled.batch_sources import DeviceRows
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
-from hetjax.runtimes.compiled.stretch import Stretch
+from hetjax.runtimes.compiled.stretch import FIELDS, Stretch
 from hetjax.runtimes.compiled.stretch_types import WORKER
 from hetjax.runtimes.compiled.tables import Buckets
 
@@ -363,7 +363,7 @@ def any_merge(rng, both, idle, busy):
     elif rng.random() < 0.3 and not both.shared:
         some = sorted(idle)  # in their order: perhaps everyone
     action = MergeAction(tuple(some), node, partners=partners)
-    stats = rng.normal(size=(11, len(some) + len(partners))).astype(np.float32)
+    stats = rng.normal(size=(FIELDS, len(some) + len(partners))).astype(np.float32)
     return tape.MergeReplicas(action, stats)
 
 
