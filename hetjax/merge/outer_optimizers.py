@@ -128,9 +128,10 @@ def delayed_nesterov(
         if N divides n        m <- b m + B / N;   B <- 0
                               c <- c - g ((1 - q N + q) b m + D / N)
 
-    N is `every`, by default the number of workers; q is `spread`, at most 1 / N. N
-    reports move c by -g (mean D + b m'), as one Nesterov step does. With N = 1 it is
-    `nesterov`. Source: asynchronous DiLoCo (Liu et al. 2024); docs/algorithms L.3.
+    N is `every`, by default the number of workers; q is `spread`, of which at most
+    1 / N counts. N reports move c by -g (mean D + b m'), as one Nesterov step does.
+    With N = 1 it is `nesterov`. Source: asynchronous DiLoCo (Liu et al. 2024);
+    docs/algorithms L.3.
     """
     if every is not None and spread * every > 1:
         raise ValueError(

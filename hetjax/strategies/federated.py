@@ -14,6 +14,7 @@ from hetjax.schedule import LearningRateLike
 from hetjax.strategies.local_steps import Steps, in_rounds, on_arrival
 from hetjax.strategies.step_rules import learner
 from hetjax.strategies.types import Strategy, factory
+from hetjax.traced_settings import is_given
 
 
 @factory
@@ -140,7 +141,8 @@ def fed_async(
             return mixing / (slope * late + 1)
         return mixing * jnp.ones_like(tau)
 
-    update = local.proximal(proximal=proximal) if proximal else local.sgd()
+    given = is_given(proximal)
+    update = local.proximal(proximal=proximal) if given else local.sgd()
     merging = merge.outer(optax.sgd(1.0), scale=scale, since="center")
     return on_arrival(merging, update, learning_rate, batch_size, local_steps)
 
@@ -172,7 +174,8 @@ def fed_buff(
     def scale(stats: WorkerStats) -> jax.Array:
         return 1 / jnp.sqrt(1 + stats.staleness)
 
-    tx = optax.sgd(server_learning_rate, momentum=server_momentum or None)
+    heavy_ball = server_momentum if is_given(server_momentum) else None
+    tx = optax.sgd(server_learning_rate, momentum=heavy_ball)
     merging = merge.buffered(tx, scale=scale if staleness == "sqrt" else 1.0)
     update, rate = learner(
         optimizer, learning_rate, momentum=momentum, weight_decay=weight_decay
