@@ -235,7 +235,10 @@ class Loop:
 
     def _discarded(self, entry: tape.DiscardRound) -> None:
         self._player.plays[tape.DiscardRound](entry)
-        self._snapshots.lost(entry.worker)
+        if entry.cancelled:
+            self._snapshots.cancelled(entry.worker)
+        else:
+            self._snapshots.lost(entry.worker)
 
     def _evaluate(self, entry: tape.EvaluateRoot) -> EvaluatedModel:
         """Evaluate while the clock stands still; process 0 decides on the metrics."""

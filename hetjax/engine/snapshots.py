@@ -22,6 +22,9 @@ from hetjax.engine.tape_writer import TapeWriter
 from hetjax.machine import Arrival
 
 
+CANCELLED = {"cancelled": True}  # in the place of an outcome
+
+
 class WholeRun(NamedTuple):
     """All parts of a run that change."""
 
@@ -87,6 +90,8 @@ class WholeRun(NamedTuple):
             recorder.load(run["tape"], clock.now)
         for worker in sorted(clock.roster.working):
             fields = saved.get(f"outcome {worker}")  # None: the player has it
+            if fields == CANCELLED:
+                continue  # it stays in flight until the policy cancels it again
             if fields:
                 player.load_outcome(worker, fields)
             if self.runtime.real:
@@ -185,6 +190,13 @@ class Snapshots:
         """Await a lost worker's round no longer: a run that continues loses it, too."""
         self._awaited.discard(worker)
         self._commit_if_complete()
+
+    def cancelled(self, worker: int) -> None:
+        """Await a cancelled round no longer; a run that continues cancels it, too."""
+        if self._open is not None and worker in self._awaited:
+            self._open.add(f"outcome {worker}", CANCELLED)
+            self._awaited.discard(worker)
+            self._commit_if_complete()
 
     def close(self) -> None:
         """Detach from the player."""

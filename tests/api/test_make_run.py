@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from zoo import soon
 
 import hetjax as hj
 from hetjax.report.schedule_table import SHOWN
@@ -51,7 +52,7 @@ def problem():
 
 
 def made(name, **settings):
-    given = {"batch_size": 8, "learning_rate": 0.1}
+    given = {"batch_size": 8, "learning_rate": 0.1, **soon(name)}
     if name == "hier_sgd":
         given |= {"levels": (2,), "local_steps": (2, 4)}
     if name in ("local_sgd", "elastic_sgd", "fed_nova", "fed_adp"):

@@ -20,6 +20,7 @@ from real_runs import (
     three_workers,
     undecided,
 )
+from zoo import soon
 
 import hetjax as hj
 from hetjax.api.progress import ProgressBar
@@ -62,7 +63,7 @@ SETTINGS = {
 @cache  # so that runs share what they compile
 def strategy(name, **changes):
     size = {} if name == "adaptive_sgd" else {"batch_size": 4}
-    settings = {**size, **SETTINGS.get(name, {}), **changes}
+    settings = {**size, **soon(name), **SETTINGS.get(name, {}), **changes}
     return hj.STRATEGIES[name](learning_rate=0.05, **settings)
 
 
