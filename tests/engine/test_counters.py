@@ -57,7 +57,8 @@ QUICK = ("local_sgd", "async_sgd", "hier_sgd", "ad_psgd", "magma_async_sgd")
 
 @pytest.mark.parametrize("name", quick(hj.STRATEGIES, *QUICK))
 def test_every_strategy_s_merged_model_counts(name):
-    history = train(zoo.make(name, 4), machine(1.0, 1.5, 2.0, link=0.01), 30.0)
+    strategy = zoo.make(name, 4, **zoo.in_one_part(name))
+    history = train(strategy, machine(1.0, 1.5, 2.0, link=0.01), 30.0)
     assert history.model_state["started"]
     steps = int(history.model_state["steps"])
     updates = [w.updates for w in history.workers]

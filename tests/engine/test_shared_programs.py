@@ -14,7 +14,7 @@ import pytest
 from compile_events import compile_events
 from quick import quick
 from tiny_runs import averaging, counting_data, counting_task, machine, train
-from zoo import make
+from zoo import in_one_part, make
 
 import hetjax as hj
 from hetjax.engine.programs import sharing
@@ -36,9 +36,10 @@ def run(strategy, task=TASK):
     "name", quick([*hj.STRATEGIES], "sma", "hier_sgd", "adaptive_sgd")
 )
 def test_the_same_call_again_compiles_nothing_and_nor_does_another_rate(name):
-    first, _ = run(make(name, 8))
-    assert run(make(name, 8)) == (first, 0)
-    other, compiled = run(make(name, 8, learning_rate=0.03))
+    own = in_one_part(name)
+    first, _ = run(make(name, 8, **own))
+    assert run(make(name, 8, **own)) == (first, 0)
+    other, compiled = run(make(name, 8, learning_rate=0.03, **own))
     assert compiled == 0
     assert other != first
 

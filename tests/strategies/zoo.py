@@ -63,6 +63,12 @@ def soon(name):
     return {"local_steps": 2} if name in NEWER and "local_steps" in takes else {}
 
 
+def in_one_part(name):
+    """Settings for a model of one layer, which cannot be divided."""
+    takes = inspect.signature(hetjax.STRATEGIES[name]).parameters
+    return {"fragments": 1} if "fragments" in takes else {}
+
+
 def make(name, size, learning_rate=0.1, **settings):
     """The strategy of that name, for three workers."""
     chosen = {
