@@ -7,8 +7,6 @@ import script_main
 from full_disk import full_disk
 from quick import quick_if
 
-import hetjax as hj
-
 FIELDS = ["id", "claim", "paper", "ours", "unit", "verdict", "setting"]
 
 
@@ -167,7 +165,6 @@ def test_results_are_not_overwritten(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.skipif("heloco" not in hj.STRATEGIES, reason="needs the DiLoCo family")
 def test_claims_of_the_diloco_family(tmp_path):
     flags = ("--quick", "--steps=16", "--local_steps=4", "--periods=2,4")
     claims = claims_of("diloco.py", tmp_path, *flags)
@@ -177,5 +174,6 @@ def test_claims_of_the_diloco_family(tmp_path):
         "unlike/heloco",
     ]
     assert all(claim["verdict"].startswith("smoke") for claim in claims.values())
-    assert "2.0 times fewer bytes" in claims["local_steps/iid"]["setting"]
+    # seven merges against three: the last ones are done after the run
+    assert "2.3 times fewer bytes" in claims["local_steps/iid"]["setting"]
     assert "H measured:4" in claims["async/time"]["setting"]
