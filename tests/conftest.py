@@ -87,13 +87,19 @@ def _own_cache(tmp_path_factory):
 _tests = itertools.count(1)
 
 
-@pytest.fixture(autouse=True)
-def _few_programs():
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    del item
+    done = yield
+    _free_programs()  # after its reports: this takes seconds, which are no test's cost
+    return done
+
+
+def _free_programs():
     """Free compiled programs in time, since each takes several memory maps.
 
     At the kernel's limit of them (65,530, by default) the process crashes in XLA.
     """
-    yield
     maps = Path("/proc/self/maps")
     if next(_tests) % 20 or not maps.exists():
         return
