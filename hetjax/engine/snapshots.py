@@ -21,7 +21,6 @@ from hetjax.engine.run_records import RunRecords
 from hetjax.engine.tape_writer import TapeWriter
 from hetjax.machine import Arrival
 
-
 CANCELLED = {"cancelled": True}  # in the place of an outcome
 
 
