@@ -48,15 +48,9 @@ def average(
     momentum, the Elastic SGD of the Adaptive SGD paper. Formula: `momentum_mean`.
     """
 
-    def raw(stats):
-        if callable(weights):
-            return weights(stats)
-        if weights == "equal":
-            return jnp.ones_like(stats.local_steps)
-        return getattr(stats, weights)
-
     def apply(state, group, stats, op):
-        alpha = proportional_weights(raw(stats), stats.present)
+        raw = members.raw_weights(weights, stats)
+        alpha = proportional_weights(raw, stats.present)
         if reset:
             group = members.without_momentum(group)
         return _averaged(state, group, alpha, jnp.zeros(()), momentum)

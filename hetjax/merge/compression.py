@@ -103,7 +103,7 @@ def _compressing(
     merge: Merge, how: dict[str, Any], feedback: float | None, average: str
 ) -> Merge:
     """As `compressed`, without its traffic."""
-    own = () if feedback is None else (Buffer(RESIDUAL, _zeros),)
+    own = () if feedback is None else (Buffer(RESIDUAL, members.wide_zeros_like),)
     known = () if "round_start" in merge.requires else ("round_start",)
     requires = (*merge.requires, *known, *own)
 
@@ -177,10 +177,6 @@ def _finished(
         lambda n, o: jnp.where(here, n, o), sent.residual, old.carry[RESIDUAL]
     )
     return members.with_buffer(new, RESIDUAL, residual)
-
-
-def _zeros(params: Params) -> PyTree:
-    return members.zeros_like(tree.widened(params))
 
 
 def _traffic(

@@ -16,7 +16,7 @@ from hetjax.merge.group_merges import group_merge
 from hetjax.merge.members import CenterState
 from hetjax.merge.types import Merge, MergeProperty
 from hetjax.replica import Buffer, Replica
-from hetjax.tree import Params, PyTree
+from hetjax.tree import PyTree
 
 MEAN_SQUARE = "mean_square"
 
@@ -48,7 +48,7 @@ def delay_compensated(
     adapts = decay is not None
     of_worker = adapts and per_worker
     u = 0.0 if decay is None else decay
-    own = (Buffer(MEAN_SQUARE, _zeros),) if of_worker else ()
+    own = (Buffer(MEAN_SQUARE, members.wide_zeros_like),) if of_worker else ()
 
     def apply(state, group, stats, op):
         alpha = proportional_weights(stats.examples, stats.present)
@@ -103,7 +103,3 @@ def _servers(q: PyTree, group: Group, alpha: jax.Array, decay: ArrayLike) -> PyT
 
     squares = group.each(square).total(lambda x: x, alpha)
     return tree.map_floats(lambda q, s: decay * q + (1 - decay) * s, q, squares)
-
-
-def _zeros(params: Params) -> PyTree:
-    return members.zeros_like(tree.widened(params))

@@ -201,7 +201,7 @@ def _empty(center: Params) -> Sums:
 
 def _no_row(params: Params) -> Row:
     """The first value of the buffer "table_row"."""
-    mean = members.zeros_like(tree.widened(params))
+    mean = members.wide_zeros_like(params)
     return Row(mean, jnp.zeros(()), jnp.int32(-1))
 
 

@@ -57,6 +57,22 @@ def zeros_like(params: PyTree) -> PyTree:
     return tree.map_floats(jnp.zeros_like, params)
 
 
+def wide_zeros_like(params: PyTree) -> PyTree:
+    """Zeros in float32 in place of floating numbers: the begin of a sum."""
+    return zeros_like(tree.widened(params))
+
+
+def raw_weights(
+    weights: str | Callable[[WorkerStats], jax.Array], stats: WorkerStats
+) -> jax.Array:
+    """Weights [n] before normalization: of a function, "equal", or a statistic."""
+    if callable(weights):
+        return weights(stats)
+    if weights == "equal":
+        return jnp.ones_like(stats.local_steps)
+    return getattr(stats, weights)
+
+
 def unless_empty(new: PyTree, old: PyTree, stats: WorkerStats) -> PyTree:
     """The new state, or the old one if no member is present."""
     merges = jnp.any(stats.present)

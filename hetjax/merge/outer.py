@@ -181,7 +181,7 @@ def buffered(
         )
 
     def added(state, group, stats):
-        raw = jnp.where(stats.present, _raw(weights, stats), 0.0)
+        raw = jnp.where(stats.present, members.raw_weights(weights, stats), 0.0)
         share, sums = raw * _scale_of(scale, stats), state.memory
         moves = group.each(lambda r: _move_of(state, r, since))
         units, sizes = sums.directions, sums.lengths
@@ -232,16 +232,8 @@ def _built(optimizer: Optimizer, where: str) -> optax.GradientTransformation:
     return tx
 
 
-def _raw(weights: OuterWeights, stats: WorkerStats) -> jax.Array:
-    if callable(weights):
-        return weights(stats)
-    if weights == "equal":
-        return jnp.ones_like(stats.local_steps)
-    return getattr(stats, weights)
-
-
 def _shares(weights: OuterWeights, stats: WorkerStats) -> jax.Array:
-    return proportional_weights(_raw(weights, stats), stats.present)
+    return proportional_weights(members.raw_weights(weights, stats), stats.present)
 
 
 def _scale_of(scale: Scale, stats: WorkerStats) -> jax.Array:

@@ -13,13 +13,13 @@ from typing import Any, Literal, TypeAlias
 import flax.struct
 import jax
 
-from hetjax import tree
 from hetjax.arguments import Count, Share, checked
 from hetjax.machine.merge_times import Traffic
 from hetjax.machine.types import MergeOp
 from hetjax.merge.group import Group
 from hetjax.merge.group_merges import group_merge
 from hetjax.merge.members import reset_to
+from hetjax.merge.merge_bytes import dense
 from hetjax.merge.types import Merge, MergeProperty
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Buffer, Replica, Requires
@@ -225,7 +225,7 @@ def _traffic(
 ) -> Traffic:
     if merge.traffic is not None:
         return merge.traffic(params, model_state, op)
-    size = tree.num_bytes((params, model_state))
+    size = dense(params, model_state)
     return Traffic(size, size)
 
 

@@ -71,7 +71,7 @@ def scaffold(*, server_learning_rate: NotNegative = 1.0) -> Merge:
     return group_merge(
         members.center_with(members.zeros_like),
         apply,
-        requires=("round_start", "shift", Buffer(CONTROL, _zeros)),
+        requires=("round_start", "shift", Buffer(CONTROL, members.wide_zeros_like)),
         properties=MergeProperty.BROADCASTS,
         traffic=_traffic,
         fetch=_fetched,
@@ -110,7 +110,3 @@ def _fetched(state: CenterState, replica: Replica) -> Replica:
 def _traffic(params: Params, model_state: ModelState, op: MergeOp) -> Traffic:
     both = dense(params, model_state, copies=2)
     return directed(op, both, both)
-
-
-def _zeros(params: Params) -> PyTree:
-    return members.zeros_like(tree.widened(params))
