@@ -75,7 +75,7 @@ def others_go_on(name, machine):
                 m for m in (*merge.members, *merge.partners) if isinstance(m, int)
             }
             assert workers <= active
-            assert merge.members or merge.op == MergeOp.APPLY
+            assert merge.members or merge.op & MergeOp.APPLY
         over = over or (event is not None and event.time > END + 10.0)
         if over and isinstance(event, Arrival):
             arrived_late.add(event.worker)
