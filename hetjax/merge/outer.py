@@ -114,7 +114,7 @@ def outer(
     )
 
 
-class Sums(NamedTuple):
+class ReportSums(NamedTuple):
     """What reports have added since the last step, and the optimizer's state."""
 
     opt_state: OptState
@@ -158,7 +158,7 @@ def buffered(
         state = members.center_state(params, model_state)
         zeros, zero = members.zeros_like(state.center), jnp.zeros(())
         lengths = jax.tree.map(lambda x: jnp.zeros(()), zeros)
-        sums = Sums(
+        sums = ReportSums(
             tx.init(state.center),
             zeros,
             tree.copies(zeros) if directed else (),
@@ -189,7 +189,7 @@ def buffered(
             both = moves.each(lambda d: (_units(d), _sizes(d)))
             units, sizes = _plus((units, sizes), both.total(lambda x: x, raw))
         own = group.each(lambda r: tree.difference(r.model_state, state.model_state))
-        return Sums(
+        return ReportSums(
             sums.opt_state,
             _plus(sums.moves, moves.total(lambda x: x, share)),
             units,

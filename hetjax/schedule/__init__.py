@@ -35,11 +35,11 @@ from hetjax.schedule.policies.asynchronous_parts import random_partner
 from hetjax.schedule.policies.bounded_delay import bounded_delay
 from hetjax.schedule.policies.collected import collected
 from hetjax.schedule.policies.downpour import downpour
+from hetjax.schedule.policies.given_versions import UNFINISHED
 from hetjax.schedule.policies.grace_periods import GracePeriod, adaptive_grace
 from hetjax.schedule.policies.hierarchical import hierarchical
 from hetjax.schedule.policies.magma_async import SUBTRACT, magma_async
 from hetjax.schedule.policies.mega_batch import RULES, mega_batch
-from hetjax.schedule.policies.model_versions import UNFINISHED
 from hetjax.schedule.policies.ringleader import ringleader
 from hetjax.schedule.policies.rounds import equal_time, fastest, one_per_device, rounds
 from hetjax.schedule.policies.sma_restarts import on_plateau, on_rate_drop, sma_restarts

@@ -5,7 +5,7 @@ from typing import Literal
 from hetjax import local, merge, schedule
 from hetjax.arguments import Count, Fraction, NotNegative
 from hetjax.schedule import LearningRateLike
-from hetjax.schedule.policies.model_versions import Unfinished
+from hetjax.schedule.policies.given_versions import Unfinished
 from hetjax.strategies.step_rules import center_step
 from hetjax.strategies.types import Strategy, factory
 

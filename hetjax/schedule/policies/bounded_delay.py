@@ -5,7 +5,7 @@ from typing import Literal
 
 from hetjax.arguments import Count, Positive, checked
 from hetjax.machine.types import Arrival, Join, MergeAction
-from hetjax.schedule.policies.model_versions import ModelVersions, Unfinished, fetch
+from hetjax.schedule.policies.given_versions import GivenVersions, Unfinished, fetch
 from hetjax.schedule.types import Actions, Policy
 
 
@@ -31,7 +31,7 @@ def bounded_delay(
     """
 
     def init(infos, num_examples):
-        versions = ModelVersions.of("bounded_delay", infos)
+        versions = GivenVersions.of("bounded_delay", infos)
         workers = sorted(versions.roster.active)
         return versions.begin_anew((), tuple(workers), (), batch_size)
 

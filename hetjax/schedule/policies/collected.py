@@ -4,14 +4,14 @@ from typing import NamedTuple
 
 from hetjax.arguments import Count, Positive, checked
 from hetjax.machine.types import Arrival, Join, Leave, MergeAction, MergeOp
-from hetjax.schedule.policies.model_versions import ModelVersions, Unfinished, fetch
+from hetjax.schedule.policies.given_versions import GivenVersions, Unfinished, fetch
 from hetjax.schedule.types import Actions, Policy, with_entry
 
 
 class CollectedState(NamedTuple):
     """What has been collected at the present model."""
 
-    versions: ModelVersions
+    versions: GivenVersions
     counts: tuple[int, ...]  # gradients that entered, by worker
 
 
@@ -39,7 +39,7 @@ def collected(
     """
 
     def init(infos, num_examples):
-        versions = ModelVersions.of("collected", infos)
+        versions = GivenVersions.of("collected", infos)
         state = CollectedState(versions, (0,) * len(infos))
         return begin(state, (), tuple(sorted(versions.roster.active)))
 

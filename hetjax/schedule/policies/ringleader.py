@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from hetjax.arguments import Positive, checked
 from hetjax.machine.types import Arrival, Join, Leave, MergeAction, MergeOp
-from hetjax.schedule.policies.model_versions import ModelVersions
+from hetjax.schedule.policies.given_versions import GivenVersions
 from hetjax.schedule.types import Actions, Policy
 
 _UPDATE = MergeOp.ACCUMULATE | MergeOp.APPLY | MergeOp.FETCH
@@ -14,7 +14,7 @@ _NOBODY: frozenset[int] = frozenset()
 class RingleaderState(NamedTuple):
     """Who has gradients in the tables, and who had an update in this phase."""
 
-    versions: ModelVersions
+    versions: GivenVersions
     first: frozenset[int]  # workers with gradients in the first table
     second: frozenset[int]  # in the table of the next phase
     to_update: frozenset[int]  # in this phase; empty while the first table fills
@@ -41,7 +41,7 @@ def ringleader(*, batch_size: Positive, refresh: bool = False) -> Policy:
     enter = MergeOp.ACCUMULATE | MergeOp.FETCH if refresh else MergeOp.ACCUMULATE
 
     def init(infos, num_examples):
-        versions = ModelVersions.of("ringleader", infos)
+        versions = GivenVersions.of("ringleader", infos)
         state = RingleaderState(versions, _NOBODY, _NOBODY, _NOBODY)
         return begin(state, (), tuple(sorted(versions.roster.active)))
 

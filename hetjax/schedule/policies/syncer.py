@@ -15,12 +15,12 @@ from hetjax.machine.types import (
     MergeOp,
     Timer,
 )
+from hetjax.schedule.policies.given_versions import fetch
 from hetjax.schedule.policies.grace_periods import (
     GracePeriod,
     MeasuredSeconds,
     grace_seconds,
 )
-from hetjax.schedule.policies.model_versions import fetch
 from hetjax.schedule.types import Actions, Policy, with_entry
 
 

@@ -14,7 +14,7 @@ Unfinished = Literal["cancel", "ignore"]  # what becomes of rounds that are out 
 UNFINISHED = get_args(Unfinished)
 
 
-class ModelVersions(NamedTuple):
+class GivenVersions(NamedTuple):
     """The number of updates, and the one after which each worker got its model."""
 
     roster: Roster
@@ -22,13 +22,13 @@ class ModelVersions(NamedTuple):
     given: tuple[int, ...]  # by worker
 
     @classmethod
-    def of(cls, policy: str, infos: tuple[WorkerInfo, ...]) -> "ModelVersions":
+    def of(cls, policy: str, infos: tuple[WorkerInfo, ...]) -> "GivenVersions":
         """Return the versions at the start; raise a ValueError without workers."""
         if not infos:
             raise ValueError(f"{policy}: there are no workers")
         return cls(Roster.of(infos), 0, (0,) * len(infos))
 
-    def after(self, event: Event) -> "ModelVersions":
+    def after(self, event: Event) -> "GivenVersions":
         """Return the versions after an event, which changes only the roster."""
         return self._replace(roster=self.roster.after(event))
 
@@ -38,14 +38,14 @@ class ModelVersions(NamedTuple):
 
     def begin(
         self, workers: Iterable[int], batch_size: float
-    ) -> tuple["ModelVersions", tuple[tuple[int, LocalRound], ...]]:
+    ) -> tuple["GivenVersions", tuple[tuple[int, LocalRound], ...]]:
         """One step each of the active workers among these, at the present version."""
         active = tuple(k for k in workers if k in self.roster.active)
         given = list(self.given)
         for k in active:
             given[k] = self.updates
         roster = self.roster.dispatched(active)
-        versions = ModelVersions(roster, self.updates, tuple(given))
+        versions = GivenVersions(roster, self.updates, tuple(given))
         return versions, tuple((k, LocalRound(1, batch_size)) for k in active)
 
     def begin_anew(
@@ -54,7 +54,7 @@ class ModelVersions(NamedTuple):
         has_fetched: tuple[int, ...],
         cancelled: tuple[int, ...],
         batch_size: float,
-    ) -> tuple["ModelVersions", Actions]:
+    ) -> tuple["GivenVersions", Actions]:
         """Cancel rounds; after the merges their workers fetch, and all of these begin.
 
         A worker that was stopped and whose round is cancelled does not begin again.
