@@ -33,7 +33,7 @@ from experiments import leaderboard_cells as cells
 from experiments import leaderboard_page as pages
 from experiments import leaderboard_problems as problems
 from experiments.common import bounds, scripts
-from experiments.common.bounds import bounded
+from experiments.common.bounds import bounded, bounded_list
 from experiments.leaderboard_cells import Cell, Effort
 from experiments.leaderboard_ranking import REFERENCES
 
@@ -53,6 +53,8 @@ flags.DEFINE_integer("processes", 1, "that divide the cells")
 flags.DEFINE_boolean("quick", False, "a smoke run: one place, few batches and rates")
 flags.DEFINE_boolean("reduced", False, "the places of the README, in an hour")
 bounded("seeds", *bounds.SEEDS)
+bounded_list("inner", *bounds.LEARNING_RATE)
+bounded_list("outer", *bounds.LEARNING_RATE)
 bounded("num_evals", *bounds.EVALS)
 bounded("share", 1e-3, 1000, "runs need batches")
 bounded("processes", 1, 64, "each has a copy of JAX, about 1 GB")
@@ -102,8 +104,11 @@ def checked_names() -> list[str]:
         "strategies": hj.STRATEGIES,
     }
     for flag, names in known.items():
+        if not FLAGS[flag].value and flag != "strategies":
+            raise ValueError(f"--{flag}= has no names: pass some of {', '.join(names)}")
         for name in FLAGS[flag].value or ():
-            if name not in names and not name.startswith("uniform:"):
+            other = flag == "machines" and name.startswith("uniform:")
+            if name not in names and not other:
                 raise ValueError(f"--{flag}: {name!r} is not one of {', '.join(names)}")
     chosen = FLAGS.strategies or list(hj.STRATEGIES)
     return list(dict.fromkeys((*REFERENCES, *chosen)))
@@ -135,6 +140,8 @@ def main() -> int:
     where, notes = places()
     every = [Cell(*place, name) for place in where for name in names]
     own, done, status = own_part(every), stored(every, wanted, out), 0
+    if FLAGS.processes > 1 and FLAGS["part"].present:
+        raise ValueError("--processes divides all cells: pass it without --part")
     try:
         if FLAGS.processes > 1 and len(done) < len(every):
             status |= _in_processes(FLAGS.processes)
@@ -147,8 +154,7 @@ def main() -> int:
         print("interrupted: the page has the cells that are done", file=sys.stderr)
         done = stored(every, wanted, out)
         status = scripts.status_of(str(error))
-    failed = [c.path(out).with_suffix(ERROR) for c in every if c not in done]
-    notes += [path.read_text(encoding="utf-8") for path in failed if path.exists()]
+    notes += notes_of(every, done, out)
     by_place = {
         place: {n: done[c] for n in names if (c := Cell(*place, n)) in done}
         for place in where
@@ -170,16 +176,34 @@ def stored(every: list[Cell], wanted: Effort, out: Path) -> dict[Cell, dict[str,
     return found
 
 
+def notes_of(
+    every: list[Cell], done: dict[Cell, dict[str, Any]], out: Path
+) -> list[str]:
+    """What the page says of cells that failed or are not done, and of old versions."""
+    left = [cell for cell in every if cell not in done]
+    errors = [path for c in left if (path := c.path(out).with_suffix(ERROR)).exists()]
+    notes = [path.read_text(encoding="utf-8") for path in errors]
+    if len(left) > len(errors):
+        notes.append(
+            f"{len(left) - len(errors)} of {len(every)} cells are not done: ranks of "
+            "strategies that lack places do not compare with those of others."
+        )
+    versions = sorted({found["hetjax"] for found in done.values()})
+    if len(versions) > 1:
+        notes.append(f"Cells are of hetjax {', '.join(versions)}: remove older ones.")
+    return notes
+
+
 def _in_processes(number: int) -> int:
     """Run the parts in processes with the same flags; the largest of their statuses.
 
-    Each ends with this one.
+    Each ends with this one. A signal's status, which is negative, counts as large.
     """
     parts = [f"--part={k + 1}/{number}" for k in range(number)]
     command = [sys.executable, sys.argv[0], *sys.argv[1:], "--processes=1"]
     started = [subprocess.Popen([*command, part], stdout=DEVNULL) for part in parts]
     try:
-        return max(process.wait() for process in started)
+        return max(abs(process.wait()) for process in started)
     except KeyboardInterrupt:
         for process in started:
             process.terminate()

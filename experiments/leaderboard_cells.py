@@ -29,6 +29,8 @@ OUTER_NAMES = ("outer_learning_rate", "server_learning_rate")
 # 32 would leave a slow one hardly a merge
 LOCAL_STEPS = 8
 OUTER = (0.1, 0.3, 1.0)
+# an adaptive server's step is about as long as its rate in each coordinate
+OUTER_SCALES = {"fed_opt": 0.1}
 Factory = Callable[..., hj.Strategy]
 
 
@@ -89,15 +91,34 @@ def pairs(
     return [Pair(float(f"{10 ** ((first + k) / 4):.2g}")) for k in range(number)]
 
 
-def short_rounds(make: Factory, batches: int) -> dict[str, Any]:
+def outer_rates(name: str, rates: Sequence[float]) -> list[float]:
+    """The server's rates that a strategy tries."""
+    return [float(f"{OUTER_SCALES.get(name, 1.0) * rate:.3g}") for rate in rates]
+
+
+def plain_workers(make: Factory) -> dict[str, float]:
+    """No momentum of the workers, where a factory's default is not 0.
+
+    So all have SGD in the workers, but for EAMSGD, which is named after its momentum.
+    """
+    momentum = inspect.signature(make).parameters.get("momentum")
+    return {"momentum": 0.0} if momentum and momentum.default is None else {}
+
+
+def short_rounds(make: Factory, batch_size: int, workers: int) -> dict[str, Any]:
     """At most `LOCAL_STEPS` between merges, as settings of a factory with more.
 
-    "measured:32" becomes "measured:8". A mega-batch has `LOCAL_STEPS` times `batches`
-    examples, those of one batch of every worker.
+    "measured:32" becomes "measured:8". A mega-batch has `LOCAL_STEPS` batches for each
+    of the workers. A buffer has as many reports as there are workers.
     """
     parameters = inspect.signature(make).parameters
     if "mega_batch" in parameters:
-        return {"mega_batch": LOCAL_STEPS * batches}
+        return {"mega_batch": LOCAL_STEPS * workers * batch_size}
+    buffer = {"buffer_size": workers} if "buffer_size" in parameters else {}
+    return buffer | _short_local_steps(parameters)
+
+
+def _short_local_steps(parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
     known = parameters.get("local_steps")
     kind, _, number = str(known.default if known else None).rpartition(":")
     if not number.isdecimal() or int(number) <= LOCAL_STEPS:
@@ -123,15 +144,16 @@ def strategy_at(
 def own_settings(cell: Cell) -> dict[str, Any]:
     """The settings of a cell's strategy that are not its defaults, without rates."""
     workers = len(hj.machine.preset(cell.machine).workers)
-    batches = workers * problems.TASKS[cell.task].batch_size
-    return short_rounds(hj.STRATEGIES[cell.strategy], batches)
+    make, size = hj.STRATEGIES[cell.strategy], problems.TASKS[cell.task].batch_size
+    return plain_workers(make) | short_rounds(make, size, workers)
 
 
 def asked(cell: Cell, effort: Effort, seconds: float) -> dict[str, Any]:
-    """All that a cell's numbers depend on, in words of JSON."""
+    """The settings that a cell's numbers depend on, in words of JSON."""
     make = hj.STRATEGIES[cell.strategy]
     inner = effort.inner or problems.TASKS[cell.task].rates
-    tried = pairs(inner, effort.outer, has_outer=outer_setting(make) is not None)
+    outer = outer_rates(cell.strategy, effort.outer)
+    tried = pairs(inner, outer, has_outer=outer_setting(make) is not None)
     return {
         **cell._asdict(),
         "batch_size": problems.TASKS[cell.task].batch_size,
@@ -231,9 +253,12 @@ def _strategies(
     classes: Any,
     rows: np.ndarray | None = None,
 ) -> dict[str, hj.Strategy]:
-    """The strategy at each pair of rates, on its own shards if they are unlike."""
+    """The strategy at each pair of rates, on its own shards if they are unlike.
+
+    Sequential SGD has all data: a shard of its only worker would hide the rest.
+    """
     make, size = hj.STRATEGIES[cell.strategy], problems.TASKS[cell.task].batch_size
-    unlike = cell.partition == "unlike"
+    unlike = cell.partition == "unlike" and cell.strategy != "sequential_sgd"
     sampler = problems.shards(classes, rows) if unlike else None
     return {
         f"{cell.strategy}, {pair}": strategy_at(

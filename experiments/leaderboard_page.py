@@ -89,23 +89,27 @@ def sections(board: Leaderboard) -> list[Section]:
 
 METHOD = (
     "Each strategy trains the same model on the same data for the same virtual "
-    "seconds. Batch sizes are equal, and settings are the package's defaults, except "
-    f"for the learning rates, and that there are at most {LOCAL_STEPS} local steps "
-    "of a worker between merges (HierSGD: 16), since runs are short. A place is a "
-    "machine, a task and a partition of "
-    'its data: each worker draws from all of them ("iid"), or from a shard of its own '
-    'with another mixture of classes than the others\' ("unlike": Dirichlet, alpha = '
-    "0.3).",
+    "seconds. Batch sizes are equal (Adaptive SGD's at first), and settings are the "
+    "package's defaults, except for the learning rates; that workers have SGD without "
+    f"momentum (but in EAMSGD: 0.99); that there are at most {LOCAL_STEPS} local "
+    f"steps of a worker between merges (HierSGD: 16; Adaptive SGD: {LOCAL_STEPS} on "
+    "average over the workers), since runs are short; and that FedBuff's buffer has "
+    "as many reports as there are workers.",
+    "A place is a machine, a task and a partition of its data: each worker draws from "
+    'all of them ("iid"), or from a shard of its own with another mixture of classes '
+    'than the others\' ("unlike": Dirichlet, alpha = 0.3). Sequential SGD always draws '
+    "from all data.",
     "Every strategy has the same effort: the same number of settings of its rates is "
     "tried in each place, on a tenth of the training examples that is held out, for as "
     "long as the run itself. A strategy with a server's learning rate tries all pairs "
-    "of inner and outer rates, half a decade apart. All others try as many inner "
-    "rates, a quarter of a decade apart, so that theirs is finer and wider. The metric "
-    "at the end decides.",
+    "of the inner and outer rates below (FedOpt, whose server is adaptive: a tenth of "
+    "the outer ones). All others try as many inner rates around the same middle, a "
+    "quarter of a decade apart. The metric at the end decides.",
     "The target is the same for all. It is the best metric of sequential or "
     "synchronous SGD (the median of its seeds, the better of the two), less "
     f"{100 * ranking.MARGIN:.0f} % of its gain over a constant prediction. It must be "
-    "held to the end, and the seconds are interpolated between evaluations.",
+    "held to the end (medians of later evaluations may be up to 3 % short of it), and "
+    "the seconds are interpolated between evaluations.",
     "In each place and for each seed, strategies are ranked by the seconds to the "
     "target; those that never hold it come after all others, by their best metric. "
     "Numbers are medians over the seeds [lowest, highest]; in the ranking, over all "
@@ -116,9 +120,9 @@ NOT = (
     "machine's description, and merges the times of its links. Large models, long runs "
     "and tuned momentum may rank the strategies in another order.",
     "A rank tells the order, not the distance: neighbors in the ranking are often "
-    "level, as the quartiles show. Three seeds cannot tell them apart.",
+    "level, as the quartiles show. A few seeds cannot tell them apart.",
     "A method's own setting (its optimizer, its schedule of rates, hundreds of local "
-    "steps) may be missing: defaults are compared here, with SGD in the workers. On "
+    "steps) may be missing. On "
     "unlike shards, strategies that choose their examples draw them as all others do.",
 )
 

@@ -10,5 +10,5 @@ def cell(strategy, *curves, mode="max", constant=None):
     asked = {"strategy": strategy, "seconds": curves[0][-1][0]}
     return {
         **{"asked": asked, "metric": "accuracy", "mode": mode, "constant": constant},
-        **{"runs": runs, "chosen": [0.1, None]},
+        **{"runs": runs, "chosen": [0.1, None], "hetjax": "0.1"},
     }

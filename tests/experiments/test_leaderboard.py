@@ -173,11 +173,35 @@ def test_an_error_of_one_cell_does_not_end_the_others(
         ("--part=3/2", "--part=3/2: pass K/N with K from 1 to N"),
         ("--inner=0.3,0.1", "those of --inner have to rise"),
         ("--outer=", "--outer needs rates"),
+        ("--tasks=", "--tasks= has no names: pass some of digits"),
+        ("--strategies=uniform:4", "--strategies: 'uniform:4' is not one of"),
     ],
 )
 def test_wrong_flags(main, argument, message):
     with pytest.raises(ValueError, match=message):
         main(*TINY, argument)
+
+
+@pytest.mark.parametrize("argument", ["--inner=0,1", "--outer=-1", "--outer=nan"])
+def test_rates_that_are_none(main, argument):
+    with pytest.raises(flags.IllegalFlagValueError, match="steps must move the model"):
+        main(*TINY, argument)
+
+
+def test_processes_have_parts_of_their_own(main):
+    with pytest.raises(ValueError, match="pass it without --part"):
+        main(*TINY, "--processes=2", "--part=1/2")
+
+
+def test_a_page_says_what_is_not_done(script, main, tmp_path, monkeypatch):
+    monkeypatch.setattr(script("leaderboard_cells"), "run", fake(script, []))
+    main(*TINY, "--strategies=hogwild,async_sgd", "--part=1/2")
+    note = "2 of 4 cells are not done: ranks of strategies that lack places"
+    assert note in (tmp_path / "leaderboard.md").read_text()
+    path = tmp_path / "cells" / "v100x2, digits, iid" / "hogwild.json"
+    path.write_text(path.read_text().replace('"0.1"', '"0.0"'))
+    main(*TINY, "--strategies=hogwild,async_sgd", "--part=2/2")
+    assert "remove older ones" in (tmp_path / "leaderboard.md").read_text()
 
 
 def test_parts_divide_the_cells(script, main, monkeypatch):

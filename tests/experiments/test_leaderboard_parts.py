@@ -66,11 +66,28 @@ def test_rounds_are_short(script, default, own):
         raise AssertionError
 
     cells = script("leaderboard_cells")
-    assert cells.short_rounds(factory, 64) == own
-    assert cells.short_rounds(hj.async_sgd, 64) == {}
+    assert cells.short_rounds(factory, 16, 4) == own
+    assert cells.short_rounds(hj.async_sgd, 16, 4) == {}
     mega_batch = {"mega_batch": 512}
-    assert cells.short_rounds(hj.adaptive_sgd, 64) == mega_batch
-    assert cells.short_rounds(hj.elastic_sgd, 64) == mega_batch
+    assert cells.short_rounds(hj.adaptive_sgd, 16, 4) == mega_batch
+    assert cells.short_rounds(hj.elastic_sgd, 16, 4) == mega_batch
+    assert cells.short_rounds(hj.fed_buff, 16, 4) == {
+        "buffer_size": 4,
+        "local_steps": 8,
+    }
+
+
+def test_workers_have_no_momentum_but_where_it_is_the_algorithm(script):
+    cells = script("leaderboard_cells")
+    made = {n: cells.plain_workers(make) for n, make in hj.STRATEGIES.items()}
+    changed = {n: own for n, own in made.items() if own}
+    assert changed == dict.fromkeys(("local_sgd", "biased_local_sgd"), {"momentum": 0})
+
+
+def test_an_adaptive_server_tries_smaller_rates(script):
+    cells = script("leaderboard_cells")
+    assert cells.outer_rates("fed_opt", (0.1, 0.3, 1.0)) == [0.01, 0.03, 0.1]
+    assert cells.outer_rates("diloco", (0.1, 0.3, 1.0)) == [0.1, 0.3, 1.0]
 
 
 @pytest.mark.parametrize("name", hj.STRATEGIES)
