@@ -107,9 +107,10 @@ def malenia() -> Merge:
 
     The mean is over the workers with b_i > 0. Operations, eta and model state are as in
     `gradient_sums`; the policy counts the reports b_i, and drops those at an older c.
-    Needs the local update `gradient`. Memory: a model copy in each replica, and one at
-    the node. Promises: one report of each worker is a step on the mean gradient.
-    Source: Malenia SGD (Tyurin & Richtarik 2023); docs/algorithms L.7.
+    Needs the local update `gradient`. Memory: two more model copies in each replica,
+    its gradient and its row of the table, and one at the node. Promises: one report of
+    each worker is a step on the mean gradient. Source: Malenia SGD (Tyurin & Richtarik
+    2023); docs/algorithms L.7.
     """
 
     def init(params, model_state=()):
@@ -151,9 +152,10 @@ def ringleader() -> Merge:
     APPLY and CLEAR need no members: the step of a worker that has left has none.
 
     The mean is over the workers with b_j > 0; eta and model state are as in
-    `gradient_sums`. Needs the local update `gradient`. Memory: a model copy in each
-    replica, and two at the node. Promises: no report is lost; one worker is SGD.
-    Source: Ringleader ASGD (Maranjyan & Richtarik 2025); docs/algorithms L.8.
+    `gradient_sums`. Needs the local update `gradient`. Memory: two more model copies in
+    each replica, its gradient and its row of the table, and two at the node. Promises:
+    no report is lost; one worker is SGD. Source: Ringleader ASGD (Maranjyan & Richtarik
+    2025); docs/algorithms L.8.
     """
 
     def init(params, model_state=()):

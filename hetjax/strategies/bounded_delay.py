@@ -97,9 +97,9 @@ def ringleader_asgd(
     G_j is the sum of worker j's b_j gradients in a table; gradients of workers that had
     their update enter the next phase's table. No gradient is lost, and none is older
     than 2k - 2 updates. Between its updates a worker computes at the model that it was
-    given then, or with `refresh` at the present one. The state has two more models, and
-    each worker's replica two as well. Source: Maranjyan & Richtarik 2025;
-    docs/algorithms L.8.
+    given then, or with `refresh` at the present one. Memory: two more model copies in
+    each replica, its gradient and its row of the table, and two at the server. Source:
+    Maranjyan & Richtarik 2025; docs/algorithms L.8.
     """
     policy = schedule.ringleader(batch_size=batch_size, refresh=refresh)
     return Strategy(

@@ -38,10 +38,10 @@ def diloco(
 
     g is `outer_learning_rate`, b `outer_momentum`; `outer_optimizer` is any optax
     optimizer in their place. `local_steps` are as in `local_sgd` (the paper has 500),
-    and so are `momentum`, `weight_decay` and `optimizer` of the local steps (the
-    paper's is AdamW, `optimizer=optax.adamw`), whose state stays with its worker. With
-    SGD of rate 1 as the outer optimizer this is `local_sgd`. Source: Douillard et al.
-    2023; docs/algorithms L.1.
+    and so are `weight_decay` and `optimizer` of the local steps (the paper's is AdamW,
+    `optimizer=optax.adamw`), whose state stays with its worker; their `momentum` is 0
+    by default. With SGD of rate 1 as the outer optimizer this is
+    `local_sgd(momentum=0.0)`. Source: Douillard et al. 2023; docs/algorithms L.1.
     """
     outer = outer_optimizer
     if outer is None:
@@ -149,9 +149,9 @@ def delayed_nesterov(
     """Asynchronous DiLoCo whose momentum moves once in N reports; steps by speed.
 
     See `outer_optimizers.delayed_nesterov`: N is `every`, by default the number of
-    workers, and q is `spread`, at most 1/N. The default `local_steps` are dynamic local
-    updates (DyLU): 32 for the fastest worker, and as many as fit into the same time for
-    others. Source: Liu et al. 2024; docs/algorithms L.3.
+    workers, and q is `spread`, of which at most 1 / N counts. The default `local_steps`
+    are dynamic local updates (DyLU): 32 for the fastest worker, and as many as fit into
+    the same time for others. Source: Liu et al. 2024; docs/algorithms L.3.
     """
     tx = outer_optimizers.delayed_nesterov(
         outer_learning_rate, outer_momentum, every=every, spread=spread

@@ -36,13 +36,14 @@ def fed_opt(
 
         D = mean_i (c - w_i);   m <- b1 m + (1 - b1) D
         v <- v + D^2 | b2 v + (1 - b2) D^2 | v - (1 - b2) D^2 sign(v - D^2)
-        c <- c - g m / (sqrt(v) + tau);   w_i <- c            avgm: m <- b1 m + D, v = 1
+        c <- c - g m / (sqrt(v) + tau);   w_i <- c
+        avgm:   m <- b1 m + D;   c <- c - g m;   w_i <- c
 
     The forms of v are those of "adagrad", "adam" and "yogi" (`outer_optimizers`); g is
     `server_learning_rate`. b1 is `beta1`, by default 0.9, and 0 for "adagrad". `beta2`
-    and `tau` do not concern "avgm", which is a heavy ball. `local_steps` and
-    the settings of the local steps are those of `local_sgd`. Sources: Hsu et al. 2019,
-    Reddi et al. 2021; docs/algorithms L.1.
+    and `tau` do not concern "avgm", which is a heavy ball. `local_steps` and the
+    settings of the local steps are those of `local_sgd`, but `momentum` is 0 by
+    default. Sources: Hsu et al. 2019, Reddi et al. 2021; docs/algorithms L.1.
     """
     if beta1 is None:
         beta1 = 0.0 if server == "adagrad" else 0.9
@@ -78,7 +79,8 @@ def fed_prox(
 
         w_i <- w_i - eta (g + mu (w_i - s_i));   c <- mean_i w_i
 
-    mu is `proximal`; 0 is local SGD. Source: Li et al. 2020; docs/algorithms L.12.
+    mu is `proximal`; with 0 this is `local_sgd(momentum=0.0)`. Source: Li et al. 2020;
+    docs/algorithms L.12.
     """
     policy = in_rounds(local_steps, batch_size)
     update = local.proximal(proximal=proximal)

@@ -129,11 +129,11 @@ def sparse_loco(
         e_i <- B e_i + (c - w_i);   s_i = Q(top(e_i));   e_i <- e_i - s_i
         c <- c - g mean_i s_i;   w_i <- c
 
-    top keeps the `top_k` entries of largest size in each `chunk` of a tensor, Q is the
-    format of `bits` (32: none; 2 is experimental), B is `error_feedback`, g
-    `outer_learning_rate`. With "senders", each entry is divided by the number of
-    workers that sent it. If all is kept this is `local_sgd`. Source: Sarfi et al. 2025;
-    docs/algorithms L.11.
+    top keeps the `top_k` (at most `chunk`) entries of largest size in each `chunk` of a
+    tensor, Q is the format of `bits` (32: none; 2 is experimental), B is
+    `error_feedback`, g `outer_learning_rate`. With "senders", each entry is divided by
+    the number of workers that sent it. If every entry is sent exactly and g is 1, this
+    is `local_sgd(momentum=0.0)`. Source: Sarfi et al. 2025; docs/algorithms L.11.
     """
     formats = {32: None, 16: "bf16"}
     merging = merge.compressed(

@@ -39,8 +39,9 @@ def local_sgd(
     "fed_adp". `momentum` (default 0.9) is local to each worker and continues from round
     to round, except with `reset_momentum` (for the two averages) and with FedNova,
     which always resets it. `optimizer` is in place of SGD (`hetjax.strategies`); its
-    state stays with the worker. Source: Biased Local SGD, Section 3; docs/algorithms
-    E.1.
+    state stays with the worker. With `momentum=0.0` this is FedAvg, with equal
+    weights and all clients in every round. Source: Biased Local SGD, Section 3;
+    docs/algorithms E.1.
     """
     if momentum is None:
         momentum = 0.9 if optimizer is None else 0.0
