@@ -70,7 +70,11 @@ def check() -> None:
     missing = [name for name in FACTORIES if name not in hj.STRATEGIES]
     if missing:
         raise ValueError(f"this version of hetjax has no {', '.join(missing)}")
-    bounds.whole_numbers("periods", FLAGS.periods)
+    if min(bounds.whole_numbers("periods", FLAGS.periods)) < 1:
+        raise ValueError(
+            f"--periods={','.join(FLAGS.periods)}: pass numbers from 1: "
+            "a round has local steps"
+        )
 
 
 @cache

@@ -18,6 +18,7 @@ CASES = [  # the message after "--flag=value: "
     ("papers/async_sgd.py", "--seconds=nan", "pass a number from 1e-09 to"),
     ("calibrate.py", "--batch_sizes=inf", "pass whole numbers, as 1,8"),
     ("calibrate.py", "--batch_sizes=", "pass whole numbers, as 1,8"),
+    ("papers/diloco.py", "--periods=0", "pass numbers from 1: a round has"),
     ("advise.py", "--hidden=1000000000000", "pass a number from 1 to 1,000,000"),
 ]
 BY_THE_LIBRARY = [
