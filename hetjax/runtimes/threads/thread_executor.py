@@ -24,6 +24,7 @@ from hetjax.runtimes.real.throttle import Cancelled, Throttle
 from hetjax.runtimes.real.wall_clock import WallClock
 from hetjax.runtimes.real.worker_reports import Completion
 
+POLL = 0.05  # [s] after which a thread that waits for another sees that it is cancelled
 END = 5.0  # [s] that threads may take to end, on top of their usual remaining time
 _TURN: list[Assignment] = []  # in a thread's queue: take the loop's turns
 
@@ -65,7 +66,8 @@ class ThreadExecutor:
     def is_compiling(self, worker: int) -> bool:
         """Whether a worker's thread waits for a compilation."""
         thread = self._busy.get(worker)
-        return thread is not None and self.steps.compilations.is_compiling(thread)
+        threads = () if thread is None else (thread, thread.after)
+        return any(t and self.steps.compilations.is_compiling(t) for t in threads)
 
     def run_turns(self, take_turns: TakeTurns) -> None:
         """Take the turns that no worker's thread takes, until the run is over."""
@@ -129,6 +131,10 @@ class ThreadExecutor:
         new assignments into its queue.
         """
         self._idle.add(thread)  # the lock's holder checks this afterwards
+        if thread.ending:  # a turn that is passed to it would be lost
+            self._idle.discard(thread)
+            self._clock.wake_leader(urgent=True)
+            return
         if not self._turns.acquire(blocking=False):
             return
         try:
@@ -196,15 +202,22 @@ class ThreadExecutor:
         self._outcomes.pop(worker, None)
         if worker in self._threads:
             thread = self._threads.pop(worker)
-            self._idle.discard(thread)
             # it first completes a group with other workers' assignments
             thread.cancel(at_once=thread not in self._busy.values())
+            self._idle.discard(thread)  # afterwards: see `run_turns_on`
+            self._discarded = [t for t in self._discarded if t.is_alive()]
             self._discarded.append(thread)
 
     def cancel(self, worker: int) -> None:
-        """Discard a worker's assignment; its next thread waits for this one to end."""
-        self._ending[worker] = self._threads.get(worker)
+        """Discard a worker's assignment; its next thread waits for this one to end.
+
+        A thread that still waits itself never begins: the next one waits for the same.
+        The program of a group goes on, for its other workers.
+        """
+        thread = self._threads.get(worker)
         self.discard(worker)
+        waits = thread is not None and thread.cancelled
+        self._ending[worker] = thread.after or thread if waits else thread
 
     def close(self) -> list[int]:
         """End all threads; return the workers whose threads did not end."""
@@ -230,23 +243,32 @@ class _WorkerThread(threading.Thread):
         """It begins when the thread `after` has ended."""
         name = f"hetjax worker {executor.workers[worker].name}"
         super().__init__(name=name, daemon=True)
-        self.worker, self._executor, self._after = worker, executor, after
+        self.worker, self._executor, self.after = worker, executor, after
+        self.ending = False  # once it was cancelled
         self._compilations = executor.steps.compilations
         self.queue: queue.SimpleQueue[list[Assignment] | None] = queue.SimpleQueue()
         self._throttle = Throttle(self._compilations)
 
     def cancel(self, *, at_once: bool = True) -> None:
         """End the thread after its step (`at_once`), or after its assignments."""
+        self.ending = True
         if at_once:
             self._throttle.cancel()
         self.queue.put(None)
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether it begins no other step."""
+        return self._throttle.cancelled
+
     def run(self) -> None:
         """Run groups of assignments until None comes."""
-        if self._after is not None:
-            self._after.join()
-            self._after = None
-        while (group := self.queue.get()) is not None and not self._throttle.cancelled:
+        while self.after is not None and self.after.is_alive():
+            if self.cancelled:
+                return
+            self.after.join(POLL)
+        self.after = None
+        while (group := self.queue.get()) is not None and not self.cancelled:
             if group is _TURN:
                 self._executor.run_turns_on(self)
                 continue
