@@ -90,7 +90,9 @@ class WholeRun(NamedTuple):
         for worker in sorted(clock.roster.working):
             fields = saved.get(f"outcome {worker}")  # None: the player has it
             if fields == CANCELLED:
-                continue  # it stays in flight until the policy cancels it again
+                # it stays in flight, without a deadline, until the policy cancels it
+                # again: one that decides by what was counted does so
+                continue
             if fields:
                 player.load_outcome(worker, fields)
             if self.runtime.real:

@@ -309,7 +309,7 @@ def _with_absences(machine: Machine, absences: Mapping[str, list[_Absence]]) -> 
         if spans[0] == (-math.inf, math.inf):
             raise ValueError(
                 f"worker {name!r} is never present: let it join, or leave it out "
-                "(Machine.subset)"
+                "(Machine.subset); for drawn times, try another seed"
             )
         faults += _faults(name, spans)
     if absent_at_first(faults) >= {worker.name for worker in machine.workers}:

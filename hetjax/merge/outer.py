@@ -94,7 +94,7 @@ def outer(
         if per_learning_rate:
             eta = members.mean_learning_rate(stats, _shares("equal", stats))
             move = jax.tree.map(lambda d: d / jnp.where(eta > 0, eta, 1.0), move)
-        center, memory = _step(tx, state, move, stats, eta)
+        center, memory = _step(tx, state, move, stats.num_workers, eta)
         return CenterState(center, state.model_state, memory)
 
     def given(state):
@@ -124,6 +124,7 @@ class ReportSums(NamedTuple):
     statistics: PyTree  # sum_i p_i z_i (model state i - the node's)
     weights: jax.Array  # [] sum_i p_i
     number: jax.Array  # [] of reports
+    num_workers: jax.Array  # [] of the run: a merge without members does not know it
 
 
 @checked
@@ -166,6 +167,7 @@ def buffered(
             members.zeros_like(state.model_state),
             zero,
             zero,
+            zero,
         )
         return state._replace(memory=sums)
 
@@ -173,7 +175,7 @@ def buffered(
         if op & (MergeOp.PUSH | MergeOp.ACCUMULATE):
             state = state._replace(memory=added(state, group, stats))
         if op & (MergeOp.PUSH | MergeOp.APPLY):
-            state = stepped(state, stats)
+            state = stepped(state)
         if MergeOp.FETCH not in op:
             return state, group
         return state, group.each(
@@ -197,9 +199,10 @@ def buffered(
             _plus(sums.statistics, own.total(lambda x: x, share)),
             sums.weights + jnp.sum(raw),
             sums.number + jnp.sum(stats.present),
+            jnp.where(jnp.any(stats.present), stats.num_workers, sums.num_workers),
         )
 
-    def stepped(state, stats):
+    def stepped(state):
         sums = state.memory
         total = sums.number if average == "count" else sums.weights
         total = jnp.where(total > 0, total, 1.0)
@@ -208,7 +211,7 @@ def buffered(
             sizes = jax.tree.map(lambda s: s / total, sums.lengths)
             move = jax.tree.map(_directed, move, sums.directions, sizes)
         old = state._replace(memory=sums.opt_state)
-        center, opt_state = _step(tx, old, move, stats)
+        center, opt_state = _step(tx, old, move, sums.num_workers)
         statistics = tree.map_floats(
             lambda s, d: s + d / total, state.model_state, sums.statistics
         )
@@ -241,8 +244,11 @@ def _scale_of(scale: Scale, stats: WorkerStats) -> jax.Array:
 
 
 def _move_of(state: CenterState, replica: Replica, since: Since) -> PyTree:
-    """D_i in float32."""
-    start = state.center if since == "center" else replica.carry["round_start"]
+    """D_i in float32: since the member was given the model, in the member's dtypes."""
+    if since == "center":
+        start = tree.cast_like(state.center, replica.params)
+    else:
+        start = replica.carry["round_start"]
     return tree.difference(start, replica.params)
 
 
@@ -250,13 +256,13 @@ def _step(
     tx: optax.GradientTransformation,
     state: CenterState,
     move: PyTree,
-    stats: WorkerStats,
+    num_workers: jax.Array,
     eta: Any = 1.0,
 ) -> tuple[Params, OptState]:
     """(c, optimizer state) after c <- c + eta update(D)."""
     extra = {}
     if isinstance(tx, optax.GradientTransformationExtraArgs):
-        extra = {"num_workers": stats.num_workers}
+        extra = {"num_workers": num_workers}
     updates, opt_state = tx.update(move, state.memory, state.center, **extra)
     center = jax.tree.map(lambda c, u: c + eta * u, state.center, updates)
     return center, opt_state

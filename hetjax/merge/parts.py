@@ -136,6 +136,7 @@ def in_parts(merge: Merge, division: Division, *, blend: Share = 0.0) -> Merge:
             taken = merge.fetch(own, sub)
         else:
             taken = reset_to(sub, *merge.model(own))
+        given = taken.params
         if is_given(blend):
             params = jax.tree.map(
                 lambda w, c: (blend * w + (1 - blend) * c).astype(w.dtype),
@@ -143,7 +144,13 @@ def in_parts(merge: Merge, division: Division, *, blend: Share = 0.0) -> Merge:
                 taken.params,
             )
             taken = taken._replace(params=params)
-        return _with_part(replica, taken, p, state.indices[p], merge)
+        replica = _with_part(replica, taken, p, state.indices[p], merge)
+        if "round_start" in replica.carry and "round_start" not in merge.requires:
+            # it is the local update's
+            start = _replaced(replica.carry["round_start"], state.indices[p], given)
+            carry = {**replica.carry, "round_start": start}
+            replica = replica._replace(carry=carry)
+        return replica
 
     def apply(p, state, group, stats, op):
         """Merge part p; buffers of the members change, and their models by FETCH."""
@@ -167,7 +174,7 @@ def in_parts(merge: Merge, division: Division, *, blend: Share = 0.0) -> Merge:
         """The merge of these parts; all of them, if none are given."""
 
         def numbers(state):
-            return range(len(state.indices)) if parts is None else parts
+            return _numbers(parts, state.indices)
 
         def in_parts(state, group, stats, op):
             for p in numbers(state):
@@ -197,15 +204,30 @@ def in_parts(merge: Merge, division: Division, *, blend: Share = 0.0) -> Merge:
             _traffic(
                 merge, _leaves(params, indices[p]), model_state if p == 0 else (), op
             )
-            for p in (range(len(indices)) if parts is None else parts)
+            for p in _numbers(parts, indices)
         ]
         return Traffic(sum(t.up for t in every), sum(t.down for t in every))
 
     def part(name):
+        if not (name.isascii() and name.isdecimal()):
+            raise ValueError(
+                f"the policy merges the part {name!r} of the model, but in_parts has "
+                "parts '0', '1', ..."
+            )
         parts = (int(name),)
         return of(parts, partial(traffic, parts))
 
     return of(None, partial(traffic, None))._replace(part=part)
+
+
+def _numbers(parts: tuple[int, ...] | None, indices: Sequence[Any]) -> Sequence[int]:
+    """These parts, which have to be of the model; all of them for None."""
+    if parts is not None and max(parts) >= len(indices):
+        raise ValueError(
+            f"the policy merges the part '{max(parts)}' of the model, which is divided "
+            f"into parts '0' to '{len(indices) - 1}'"
+        )
+    return range(len(indices)) if parts is None else parts
 
 
 def _applied(
@@ -270,13 +292,6 @@ def _with_part(
     replica: Replica, part: Replica, p: int, indices: Sequence[int], merge: Merge
 ) -> Replica:
     """The replica with another part p."""
-
-    def replaced(whole: PyTree, new: Sequence[Any]) -> PyTree:
-        leaves, structure = jax.tree.flatten(whole)
-        for i, leaf in zip(indices, new, strict=True):
-            leaves[i] = leaf
-        return jax.tree.unflatten(structure, leaves)
-
     carry = dict(replica.carry)
     for buffer in merge.requires:
         if isinstance(buffer, Buffer):
@@ -284,9 +299,17 @@ def _with_part(
             new = part.carry[buffer.name]
             carry[buffer.name] = (*own[:p], new, *own[p + 1 :])
         else:
-            carry[buffer] = replaced(carry[buffer], part.carry[buffer])
+            carry[buffer] = _replaced(carry[buffer], indices, part.carry[buffer])
     return replica._replace(
-        params=replaced(replica.params, part.params),
+        params=_replaced(replica.params, indices, part.params),
         model_state=part.model_state if p == 0 else replica.model_state,
         carry=carry,
     )
+
+
+def _replaced(whole: PyTree, indices: Sequence[int], new: Sequence[Any]) -> PyTree:
+    """A tree of the model's structure with other leaves at these places."""
+    leaves, structure = jax.tree.flatten(whole)
+    for i, leaf in zip(indices, new, strict=True):
+        leaves[i] = leaf
+    return jax.tree.unflatten(structure, leaves)

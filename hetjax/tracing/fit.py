@@ -231,13 +231,20 @@ def _gaps(trace: Trace) -> Iterator[tuple[_Members, float]]:
     # by dispatched worker: the merge before, and the time of the dispatch
     follows: dict[int, tuple[tuple[_Members, float], float]] = {}
     found: defaultdict[tuple[_Members, float], list[float]] = defaultdict(list)
+    cancelled: set[int] = set()  # until they begin again: their arrivals were before
     for line in trace.lines:
-        if "merge" in line:
+        if "cancel" in line:
+            cancelled.add(line["cancel"])
+        elif "merge" in line:
             members = tuple(m for m in line["members"] if isinstance(m, int))
+            if members and cancelled.issuperset(members):
+                continue  # they fetch, after the merge of the worker that arrived
             known = members and all(k in arrived for k in members)
             merge = (members, max(arrived[k] for k in members)) if known else None
         elif "dispatch" in line:
-            if merge:
+            if line["dispatch"] in cancelled:
+                cancelled.discard(line["dispatch"])
+            elif merge:
                 follows[line["dispatch"]] = merge, line["start"]
         elif next(iter(line)) not in _BETWEEN:
             merge = None

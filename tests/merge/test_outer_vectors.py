@@ -1,17 +1,21 @@
 """Outer merges by hand, with and without jit: docs/algorithms L.1, L.4, L.9, L.10."""
 
+import re
+
 import chex
 import jax
 import jax.numpy as jnp
 import merge_cases as cases
 import numpy as np
 import optax
+import pytest
 from absl.testing import parameterized
 
 from hetjax import merge
 from hetjax.formulas import aligned
 from hetjax.machine.types import MergeOp
 from hetjax.merge import outer_optimizers
+from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
 
 START = jnp.array([1.0, -1.0])
@@ -128,3 +132,65 @@ class VectorsTest(chex.TestCase):
         for member, old in zip(after, (2.0, 4.0), strict=True):
             near(member.params["a"], (old, old))
             near(member.params["b"], (0.25 * old + 0.75 * 3.0,))
+
+    @chex.variants(with_jit=True, without_jit=True)
+    def test_a_merge_without_members_knows_the_number_of_workers(self):
+        """Delayed Nesterov divides by it; ACCUMULATE, then APPLY alone is PUSH."""
+        merging = merge.buffered(outer_optimizers.delayed_nesterov(), since="center")
+        members = (replica(FIRST[0]),)
+        stats = cases.make_stats((1,), num_workers=2)
+        empty = WorkerStats.unpacked(jnp.zeros((len(WorkerStats._fields), 0)))
+        enter = self.variant(lambda *a: merging.apply(*a, MergeOp.ACCUMULATE))
+        step = self.variant(lambda *a: merging.apply(*a, MergeOp.APPLY))
+        state, _ = enter(merging.init(START, ()), members, stats)
+        state, _ = step(state, (), empty)
+        at_once, _ = merging.apply(
+            merging.init(START, ()), members, stats, MergeOp.PUSH
+        )
+        near(state.center, at_once.center)
+        near(state.center, START - 0.7 * np.array([0.25, -1.25]) / 2)
+
+    @chex.variants(with_jit=True, without_jit=True)
+    def test_a_member_that_did_not_move_moves_nothing_in_low_precision(self):
+        """It was given the center in its own dtype."""
+        merging = merge.outer()
+        center = jnp.array([1.001, -1.003])
+        member = replica(center)
+        member = member._replace(params=member.params.astype(jnp.bfloat16))
+        state = merging.init(center, ())
+        stats = cases.make_stats((1,), num_workers=1)
+        for _ in range(3):
+            state, (member,) = self.variant(merging.apply)(state, (member,), stats)
+        np.testing.assert_array_equal(state.center, center)
+
+    @chex.variants(with_jit=True, without_jit=True)
+    def test_a_part_that_is_taken_is_where_the_local_update_s_round_starts(self):
+        """Also if the merge itself does not need "round_start", as with FedProx."""
+        merging = merge.in_parts(merge.outer(), merge.divided(2), blend=0.5)
+        params = {"a": jnp.ones(2), "b": jnp.ones(1)}
+        before = jax.tree.map(jnp.zeros_like, params)
+        member = Replica(
+            jax.tree.map(lambda x: 3.0 * x, params), (), (), {"round_start": before}
+        )
+        fetch = self.variant(merging.part("1").fetch)
+        found = fetch(merging.init(params, ()), member)
+        near(found.params["b"], (2.0,))
+        near(found.carry["round_start"]["b"], (1.0,))
+        near(found.carry["round_start"]["a"], (0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("7", "the part '7' of the model, which is divided into parts '0' to '1'"),
+        ("x", "the part 'x' of the model, but in_parts has parts '0', '1', ..."),
+        ("-1", "the part '-1' of the model, but in_parts has parts '0', '1', ..."),
+    ],
+)
+def test_a_part_that_there_is_not(name, message):
+    merging = merge.in_parts(merge.outer(), merge.divided(2))
+    params = {"a": jnp.ones(2), "b": jnp.ones(1)}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        merging.part(name).fetch(merging.init(params, ()), Replica(params))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        merging.part(name).traffic(params, (), MergeOp.PUSH)

@@ -21,7 +21,7 @@ from hetjax.machine import (
     ScriptedFault,
     SimulatedClock,
 )
-from hetjax.schedule import Actions, Policy, asynchronous, rounds
+from hetjax.schedule import Actions, Policy, asynchronous, bounded_delay, rounds
 from hetjax.schedule.policies.calibration_rounds import calibration_rounds
 from hetjax.tracing.fit import disturbances, fit_machine
 from hetjax.tracing.trace import Trace
@@ -269,6 +269,17 @@ def test_the_same_run_takes_as_long_on_the_fitted_machine(policy, latency, conte
     found = fitted(m, policy, count=200, num_bytes=1e6).machine
     times = event_times(found, policy)
     assert times == pytest.approx(event_times(m, policy), rel=1e-6)
+
+
+def test_cancelled_rounds_are_no_part_of_the_link_s_time():
+    """Its worker arrived long ago, and fetches after the merge of another."""
+    policy = bounded_delay(batch_size=8, max_delay=3, stop="cancel")
+    m = machine(Cost(1.0, 0.0), Cost(1.3, 0.0), Cost(1.9, 0.0))
+    _, trace = recorded(policy, m, count=200, num_bytes=1e6)
+    assert sum("cancel" in line for line in trace.lines) > 20
+    found = fit_machine(trace).machine
+    assert found.links[""].latency == pytest.approx(0.01)
+    assert [w.per_byte for w in found.workers] == pytest.approx([0.0] * 3, abs=1e-15)
 
 
 def test_a_worker_without_rounds_keeps_its_expected_cost():

@@ -33,6 +33,7 @@ class PendingOutcome:
     # the mean loss of the last step, whether all numbers of the replica are finite
     # (True if unchecked), and the losses [K, B] if the sampler observes them
     numbers: tuple[float, bool, np.ndarray | None] | None = None
+    discarded: bool = False  # nobody asks for the numbers
 
     @property
     def known(self) -> bool:

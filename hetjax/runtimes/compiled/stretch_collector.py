@@ -153,6 +153,7 @@ class StretchCollector:
         outcome = self.running.pop(worker, None)
         # without a launcher, events have stored their places in the stretch
         if outcome is not None and self._launcher is not None:
+            outcome.discarded = True
             self.stretch.remove_round(outcome)
 
     def merge(self, merge: tape.MergeReplicas) -> None:

@@ -168,7 +168,8 @@ class StretchLauncher:
             means = means[place].tolist()
         else:
             of_runs = np.moveaxis(means, 0, -1)[place]
-            self.failed |= ~np.isfinite(of_runs).all(axis=0)
+            unused = np.array([o.discarded for o in stretch.outcomes], bool)
+            self.failed |= ~(np.isfinite(of_runs) | unused[:, None]).all(axis=0)
             means = map(MeansOfRuns, of_runs)
         every = zip(stretch.outcomes, means, each, strict=True)
         for i, (outcome, mean, fine) in enumerate(every):
