@@ -24,6 +24,7 @@ from functools import cache
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
 import optax
 from absl import flags
 
@@ -156,11 +157,15 @@ def trained(setting: Setting) -> tuple[hj.History, ...]:
 
 
 def losses(setting: Setting, updates: float = math.inf) -> list[float]:
-    """The test loss of each seed: at the end, or after so many local steps in all."""
+    """The test loss of each seed: at the end, or after so many local steps in all.
+
+    It is interpolated between evaluations.
+    """
     found = []
     for history in trained(setting):
-        points = [p for p in history.evals if p["updates"] >= updates]
-        found.append(math.log((points or history.evals[-1:])[0]["perplexity"]))
+        steps = [p["updates"] for p in history.evals]
+        each = [math.log(p["perplexity"]) for p in history.evals]
+        found.append(float(np.interp(min(updates, steps[-1]), steps, each)))
     return found
 
 
