@@ -34,6 +34,7 @@ from experiments import leaderboard_page as pages
 from experiments import leaderboard_problems as problems
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded, bounded_list
+from experiments.common.memory_maps import free_programs
 from experiments.leaderboard_cells import Cell, Effort
 from experiments.leaderboard_ranking import REFERENCES
 
@@ -222,6 +223,8 @@ def _run(cell: Cell, wanted: Effort, out: Path, done: dict[Cell, Any]) -> int:
         failed.parent.mkdir(parents=True, exist_ok=True)
         failed.write_text(note, encoding="utf-8")
         return 0 if isinstance(error, ValueError) else 1
+    finally:
+        free_programs()
     failed.unlink(missing_ok=True)
     took = time.monotonic() - begin
     print(f"{', '.join(cell)}: {took:.1f} s", file=sys.stderr, flush=True)
