@@ -24,14 +24,19 @@ KINDS = ("mlp", "sparse", "convolution", "statistics")
 TROUBLES = ("", "faults", "reset", "stop")
 SOME = ("async_sgd", "ad_psgd", "hier_sgd", "adaptive_sgd", "biased_local_sgd")
 ORDERS = {"in turn": IN_TURN, "side by side": SIDE_BY_SIDE}
+USUAL = ("side by side", "in turn")  # of other models: without and with troubles
 ROWS = [
     (name, kind, trouble, order)
     for trouble in TROUBLES
     for kind in KINDS
     for name in FORMS
     for order in ORDERS
-    # what happens to workers has little to do with the kind of model
-    if kind == "mlp" or not trouble or name in SOME
+    # what happens to workers, and the order of their rounds, have little to do with the
+    # kind of model
+    if kind == "mlp"
+    or (name in SOME and not trouble)
+    or (name in SOME or not trouble)
+    and order == USUAL[bool(trouble)]
 ]
 ROWS += [(name, "mlp", "faults", "in turn") for name in ALIKE]
 
