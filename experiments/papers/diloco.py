@@ -1,6 +1,6 @@
 """Claims of the DiLoCo family: seldom merges, asynchronous reports, unlike data.
 
-    python experiments/papers/diloco.py                             (half an hour)
+    python experiments/papers/diloco.py                             (ten minutes)
     python experiments/papers/diloco.py --only=local_steps
     python experiments/papers/diloco.py --quick                     (two minutes)
 
@@ -261,7 +261,8 @@ def unlike_section() -> Iterator[Claim]:
         "unlike/heloco",
         "on unlike data HeLoCo is ahead of momentum look-ahead at equal time",
         "up to 3.3 % less loss",
-        f"{claims.spread(after)} against {claims.spread(before)}, {gain:.1f} % less",
+        f"{claims.spread(after)} against {claims.spread(before)}, "
+        f"{abs(gain):.1f} % {'less' if gain >= 0 else 'more'}",
         "loss",
         claims.by_sign(
             claims.ahead(before, after), "momentum look-ahead is ahead in every seed"

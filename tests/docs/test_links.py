@@ -154,7 +154,7 @@ def test_extras_exist():
 
 def test_the_results_in_ten_lines_count_their_claims():
     text = (ROOT / "experiments/README.md").read_text()
-    tables = text[text.index("## Claims of five papers") : text.index("The commands (")]
+    tables = text[text.index("## Claims of the papers") : text.index("The commands (")]
     rows = re.findall(r"^\| (?!claim|---).*\| ([^|]+) \|$", tables, re.MULTILINE)
     kinds = Counter(verdict.split()[0].strip(":") for verdict in rows)
     assert set(kinds) == {"reproduced", "partly", "not"}
