@@ -30,7 +30,7 @@ OUTER_NAMES = ("outer_learning_rate", "server_learning_rate")
 LOCAL_STEPS = 8
 OUTER = (0.1, 0.3, 1.0)
 # an adaptive server's step is about as long as its rate in each coordinate
-OUTER_SCALES = {"fed_opt": 0.1}
+OUTER_SCALES = {"fed_opt": 0.3}
 Factory = Callable[..., hj.Strategy]
 
 

@@ -102,7 +102,7 @@ METHOD = (
     "Every strategy has the same effort: the same number of settings of its rates is "
     "tried in each place, on a tenth of the training examples that is held out, for as "
     "long as the run itself. A strategy with a server's learning rate tries all pairs "
-    "of the inner and outer rates below (FedOpt, whose server is adaptive: a tenth of "
+    "of the inner and outer rates below (FedOpt, whose server is adaptive: 0.3 times "
     "the outer ones). All others try as many inner rates around the same middle, a "
     "quarter of a decade apart. The metric at the end decides.",
     "The target is the same for all. It is the best metric of sequential or "

@@ -86,7 +86,7 @@ def test_workers_have_no_momentum_but_where_it_is_the_algorithm(script):
 
 def test_an_adaptive_server_tries_smaller_rates(script):
     cells = script("leaderboard_cells")
-    assert cells.outer_rates("fed_opt", (0.1, 0.3, 1.0)) == [0.01, 0.03, 0.1]
+    assert cells.outer_rates("fed_opt", (0.1, 0.3, 1.0)) == [0.03, 0.09, 0.3]
     assert cells.outer_rates("diloco", (0.1, 0.3, 1.0)) == [0.1, 0.3, 1.0]
 
 
