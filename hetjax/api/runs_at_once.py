@@ -116,7 +116,10 @@ def _run_at_once(
         variants=variants,
         tracks_best=any(run.checkpointing for run in runs),
     )
-    history, player = _play(session, strategy, job, bar, len(runs))
+    played = _play(session, strategy, job, bar, len(runs))
+    if played is None:
+        return None
+    history, player = played
     # DiffersBetweenRuns, or an error that is raised again when a run is played alone
     if history.error is not None:
         return None
@@ -137,10 +140,16 @@ def _play(
     job: Any,
     bar: ProgressBar,
     number: int,
-) -> tuple[History, SideBySidePlayer]:
-    """Play runs at once; return the first run's history, and the player."""
+) -> tuple[History, SideBySidePlayer] | None:
+    """Play runs at once; return the first run's history, and the player.
+
+    None if the first rounds show that compiled runs would be slower.
+    """
     runtime = session.opened(strategy, job)
     player, metric = runtime.player, session.programs.task.metric
+    if not isinstance(player, SideBySidePlayer):
+        runtime.player.close()
+        return None
     epochs = session.config.epochs
 
     def each(point: dict[str, float]) -> str:

@@ -9,6 +9,7 @@ from jax import tree
 
 import hetjax as hj
 from hetjax.machine.faults import ScriptedFault
+from hetjax.runtimes.compiled import player_choice
 
 DATA = hj.data.digits()
 TASK = hj.classification(hj.models.mlp(hidden=8), DATA)
@@ -156,3 +157,11 @@ def test_the_best_models_of_checkpointed_runs(tmp_path):
 def _test():
     rows = np.arange(len(DATA.test))
     return hj.make_batch(DATA.test, rows, hj.make_buckets(DATA.test, len(rows)))
+
+
+def test_a_grid_that_is_faster_on_threads_is_played_one_by_one(monkeypatch):
+    """Which only the first rounds show: they have several steps of a large model."""
+    monkeypatch.setattr(player_choice, "SMALL_MODEL", 0)
+    for history, rate in zip(compared("local_sgd", "", RATES), RATES, strict=True):
+        assert history.played.startswith("reference player")
+        assert_alike(history, alone("local_sgd", "", rate, 0, None))

@@ -216,8 +216,9 @@ class ThreadExecutor:
         """
         thread = self._threads.get(worker)
         self.discard(worker)
-        waits = thread is not None and thread.cancelled
-        self._ending[worker] = thread.after or thread if waits else thread
+        if thread is not None and thread.cancelled:
+            thread = thread.after or thread
+        self._ending[worker] = thread
 
     def close(self) -> list[int]:
         """End all threads; return the workers whose threads did not end."""
