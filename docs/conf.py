@@ -53,6 +53,7 @@ html_math_renderer = "mathml"
 # [the page here]: the file of the repository that it shows
 repository_pages = {
     "results": "experiments/README.md",
+    "leaderboard": "experiments/leaderboard.md",
     "benchmarks": "experiments/benchmarks/README.md",
     "faults": "experiments/benchmarks/faults.md",
 }

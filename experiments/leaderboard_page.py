@@ -121,6 +121,8 @@ NOT = (
     "and tuned momentum may rank the strategies in another order.",
     "A rank tells the order, not the distance: neighbors in the ranking are often "
     "level, as the quartiles show. A few seeds cannot tell them apart.",
+    "Hogwild! shares one memory: no bytes move and no link is waited for, also on "
+    "machines whose workers have no common memory. There its ranks are a bound.",
     "A method's own setting (its optimizer, its schedule of rates, hundreds of local "
     "steps) may be missing. On "
     "unlike shards, strategies that choose their examples draw them as all others do.",
