@@ -57,3 +57,5 @@ repository_pages = {
     "benchmarks": "experiments/benchmarks/README.md",
     "faults": "experiments/benchmarks/faults.md",
 }
+# a section of another file that a page has before its own first one
+repository_sections = {"leaderboard": "README.md#What wins where"}

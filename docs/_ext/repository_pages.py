@@ -38,10 +38,22 @@ def _take_text(app: Sphinx, page: str, source: list[str]) -> None:
     file = app.config.repository_pages.get(page)
     if file is None:
         return
-    text = (ROOT / file).read_text(encoding="utf-8")
-    app.env.note_dependency(str(ROOT / file))
     folder = Path(app.srcdir) / Path(page).parent
-    source[0] = _turned(app, text, ROOT / file, folder)
+    source[0] = _text_of(app, file, folder)
+    if page in app.config.repository_sections:
+        file, _, title = app.config.repository_sections[page].partition("#")
+        section = _text_of(app, file, folder, title)
+        source[0] = source[0].replace("\n## ", f"{section}\n## ", 1)
+
+
+def _text_of(app: Sphinx, file: str, folder: Path, title: str = "") -> str:
+    """The text of a file, or of its section of that title."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    if title:
+        begin = text.index(f"\n## {title}\n")
+        text = text[begin : text.index("\n## ", begin + 1)]
+    app.env.note_dependency(str(ROOT / file))
+    return _turned(app, text, ROOT / file, folder)
 
 
 def _turned(app: Sphinx, text: str, file: Path, folder: Path) -> str:
@@ -66,6 +78,7 @@ def _turned(app: Sphinx, text: str, file: Path, folder: Path) -> str:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Add the setting `repository_pages`: {page: file, from the repository's root}."""
     app.add_config_value("repository_pages", {}, "env")
+    app.add_config_value("repository_sections", {}, "env")
     app.connect("config-inited", lambda app, config: _copy_notebooks(app))
     app.connect("source-read", _take_text)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
