@@ -22,7 +22,6 @@ import shutil
 import signal
 import sys
 import tempfile
-from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # else: of xdist's workers, or yours
@@ -100,14 +99,13 @@ def _free_programs():
 
     At the kernel's limit of them (65,530, by default) the process crashes in XLA.
     """
-    maps = Path("/proc/self/maps")
-    if next(_tests) % 20 or not maps.exists():
+    if next(_tests) % 20 or "jax" not in sys.modules:
         return
-    if "jax" in sys.modules and maps.read_bytes().count(b"\n") > MOST_MAPS:
-        jax = sys.modules["jax"]
-        jax.clear_caches()
-        gc.collect()
-        jax.random.key(0)  # its programs are in no test's count of compilations
+    from experiments.common.memory_maps import free_programs
+
+    if free_programs(MOST_MAPS):
+        # its programs are in no test's count of compilations
+        sys.modules["jax"].random.key(0)
 
 
 @pytest.fixture

@@ -76,7 +76,10 @@ def _turned(app: Sphinx, text: str, file: Path, folder: Path) -> str:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Add the setting `repository_pages`: {page: file, from the repository's root}."""
+    """Add settings: {page: file}, from the repository's root, and {page: file#section}.
+
+    `repository_sections` go before the first section of a page of `repository_pages`.
+    """
     app.add_config_value("repository_pages", {}, "env")
     app.add_config_value("repository_sections", {}, "env")
     app.connect("config-inited", lambda app, config: _copy_notebooks(app))

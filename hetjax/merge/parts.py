@@ -145,8 +145,7 @@ def in_parts(merge: Merge, division: Division, *, blend: Share = 0.0) -> Merge:
             )
             taken = taken._replace(params=params)
         replica = _with_part(replica, taken, p, state.indices[p], merge)
-        if "round_start" in replica.carry and "round_start" not in merge.requires:
-            # it is the local update's
+        if "round_start" in replica.carry:  # of the merge or of the local update
             start = _replaced(replica.carry["round_start"], state.indices[p], given)
             carry = {**replica.carry, "round_start": start}
             replica = replica._replace(carry=carry)
