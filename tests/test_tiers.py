@@ -34,3 +34,15 @@ def test_a_test_that_costs_several_budgets_fails_the_run(tier, pytestconfig):
     plugin.tiers = {"cheap": tier, "dear": tier}
     plugin.costs |= {"cheap": FACTOR * BUDGET[tier], "dear": FACTOR * BUDGET[tier] + 1}
     assert plugin.beyond() == ["dear"]
+
+
+def test_a_slow_machine_is_granted_more(pytestconfig):
+    plugin = Tiers(pytestconfig)
+    plugin.tiers = {"slowly": "core", "dear": "core"}
+    plugin.costs |= dict.fromkeys(plugin.tiers, 2 * FACTOR * BUDGET["core"])
+    plugin.slowness |= {"slowly": 2.5, "dear": 1.5}
+    assert plugin.beyond() == ["dear"]
+
+
+def test_a_machine_is_never_quicker_than_a_quick_one():
+    assert tiers.slowness() >= 1.0

@@ -8,10 +8,13 @@ full   is marked `pytest.mark.full`: `pytest -m full`, which .ci/run does beside
 Costs are seconds of the processor, of a test with its fixtures and the processes that
 it waits for, since these depend little on what else a machine does. Tests over their
 budget are listed at the end of every run. One that takes several times its budget lets
-the run fail: more than that is not explained by a slow or busy machine.
+the run fail. How slow the machine is at that moment counts: a fixed piece of work is
+timed beside such a test, since machines of one kind differ threefold from day to day.
 """
 
+import json
 import os
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -67,7 +70,8 @@ OWN_TABLES = (
 )
 BUDGET = {"host": 1.0, "core": 2.0, "full": 20.0}  # of one test [s]
 TOTAL = {"host": 60, "core": 12 * 60, "full": 45 * 60}  # of all tests [s]
-FACTOR = 5.0  # above so many budgets, the run fails
+FACTOR = 5.0  # above so many budgets, on a quick machine, the run fails
+YARDSTICK = 0.1  # what `slowness` times, on a quick machine [s]
 LISTED = 20
 ROOT = Path(__file__).parents[1]
 
@@ -82,6 +86,15 @@ def processor_seconds() -> float:
     return sum(os.times()[:4])
 
 
+def slowness() -> float:
+    """How many times as long as a quick machine this one takes now; at least 1."""
+    begin = time.process_time()
+    for _ in range(20):
+        text = json.dumps({str(k): [k, float(k)] for k in range(5_000)})
+        sorted(json.loads(text).items(), key=lambda item: -item[1][1])
+    return max(1.0, (time.process_time() - begin) / YARDSTICK)
+
+
 class Tiers:
     """A plugin that knows the tier and the costs of every test."""
 
@@ -89,6 +102,7 @@ class Tiers:
         self.config = config
         self.costs: dict[str, float] = defaultdict(float)
         self.tiers: dict[str, str] = {}
+        self.slowness: dict[str, float] = {}  # beside tests that are dear
         self.of_workers = 0.0  # processes of xdist, with their start
         self.host_alone = is_host_alone(config)
 
@@ -109,15 +123,19 @@ class Tiers:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item, call):
         report = yield
-        now = processor_seconds()
+        cost = processor_seconds() - item.stash[_LAST]
+        item.stash[_COST] += cost
         # xdist sends such attributes along
-        report.processor_seconds = now - item.stash[_LAST]
-        item.stash[_LAST] = now
+        report.processor_seconds = cost
         report.tier = tier_of(item)
+        if item.stash[_COST] > FACTOR * BUDGET[report.tier]:
+            report.slowness = slowness()
+        item.stash[_LAST] = processor_seconds()
         return report
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item):
+        item.stash[_COST] = 0.0
         item.stash[_LAST] = processor_seconds()
         return (yield)
 
@@ -125,6 +143,8 @@ class Tiers:
         if hasattr(report, "tier"):  # xdist reports itself that a process crashed
             self.costs[report.nodeid] += report.processor_seconds
             self.tiers[report.nodeid] = report.tier
+        if hasattr(report, "slowness"):
+            self.slowness[report.nodeid] = report.slowness
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session):
@@ -143,7 +163,7 @@ class Tiers:
         return [
             name
             for name, cost in self.costs.items()
-            if cost > FACTOR * BUDGET[self.tiers[name]]
+            if cost > FACTOR * BUDGET[self.tiers[name]] * self.slowness.get(name, 1.0)
         ]
 
     def pytest_terminal_summary(self, terminalreporter):
@@ -171,6 +191,7 @@ class Tiers:
 
 
 _LAST = pytest.StashKey[float]()
+_COST = pytest.StashKey[float]()  # of the phases of a test so far
 
 
 class NoDeviceWorld:
