@@ -42,13 +42,16 @@ HOST = (  # files and folders
     "tests/tracing",
 )
 DEVICE_WORLD = ("chex", "flax", "jax", "jaxlib", "optax", "orbax")
-# Their parts are those of other strategies in other combinations: in tables of all
-# strategies they are full, but for the tests named below, and the longest tables are
-# without them (`zoo.FORMS`)
+# Their parts are those of other strategies, in other combinations or with other
+# formulas: in tables of all strategies they are full, but for the tests named below,
+# and the longest tables are without them (`zoo.FORMS`)
 ALIKE = (
     "async_diloco",
     "dc_asgd",
     "delayed_nesterov",
+    "eamsgd",
+    "easgd_sync",
+    "fed_adp",
     "fed_async",
     "fed_buff",
     "fed_opt",
@@ -65,6 +68,8 @@ ALIKE = (
 OWN_TABLES = (
     "test_factories.py",
     "test_new_oracles.py",
+    "test_oracles.py",
+    "test_second_oracles.py",
     "test_tapes_of_strategies.py",
     "test_wrong_new_settings.py",
 )

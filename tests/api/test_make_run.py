@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from zoo import soon
+from zoo import FORMS, soon
 
 import hetjax as hj
 from hetjax.report.schedule_table import SHOWN
@@ -17,7 +17,7 @@ MODULE = importlib.import_module("hetjax.api.make_run")
 
 MACHINE = hj.machine.preset("v100x3+k80")
 SECONDS, EVALS = 0.1, 3
-NAMES = [n for n in hj.STRATEGIES if n not in ("biased_local_sgd", "fed_acc", "slide")]
+NAMES = [name for name in FORMS if name != "biased_local_sgd"]
 CORE = ("async_sgd", "local_sgd")
 
 

@@ -14,8 +14,9 @@ import pytest
 from checkpointed_runs import Memory, load, outcome, run, session, some
 from quick import quick
 from small_runs import problem, strategy
+from tiers import ALIKE
 from tiny_problems import three_workers, two_places
-from zoo import FORMS
+from zoo import FORMS, PATHS
 
 import hetjax as hj
 from hetjax.checkpointable import Checkpointable
@@ -35,7 +36,7 @@ def on_three_workers():
 PLAYERS = pytest.mark.parametrize("compiled", [False, True])
 
 
-def by_players(reference, compiled, among=FORMS):
+def by_players(reference, compiled, among):
     """Strategies and players: those that are named here are always tested."""
     chosen = [*((n, False) for n in reference), *((n, True) for n in compiled)]
     rows = quick(list(itertools.product(among, (False, True))), *chosen)
@@ -64,7 +65,7 @@ SOME = ("adaptive_sgd", "async_sgd", "easgd", "fed_nova", "hier_sgd", "sma")
 
 
 # the others from every cut, below
-@by_players(SOME, ("adaptive_sgd", "easgd", "hier_sgd"), among=STRATEGIES)
+@by_players(SOME, ("adaptive_sgd", "easgd", "hier_sgd"), among=(*SOME, *ALIKE))
 def test_every_strategy_continues_from_some_cuts(name, compiled):
     check(on_three_workers(), STRATEGIES[name], 5, compiled=compiled)
 
@@ -86,7 +87,7 @@ def test_every_strategy_continues_from_every_cut(name, compiled):
     check(on_three_workers(), STRATEGIES[name], 1000, compiled=compiled)
 
 
-@by_players(("easgd", "adaptive_sgd", "downpour"), compiled=("downpour",))
+@by_players(("easgd", "adaptive_sgd", "downpour"), compiled=("downpour",), among=PATHS)
 def test_after_a_kill_a_join_and_a_slowdown(name, compiled):
     faults = (
         ScriptedFault(0.011, "kill", "w0"),
@@ -172,7 +173,7 @@ class Net(nnx.Module):
         return self.last(self.dropout(nnx.relu(self.norm(self.first(x)))))
 
 
-@by_players(("sma", "async_sgd"), compiled=("async_sgd",))
+@by_players(("sma", "async_sgd"), compiled=("async_sgd",), among=PATHS)
 def test_models_with_statistics_dropout_and_bfloat16(name, compiled):
     data = problem().data
     task = hj.classification(Net, data)
@@ -180,7 +181,7 @@ def test_models_with_statistics_dropout_and_bfloat16(name, compiled):
     check(runs, STRATEGIES[name], 4, compiled=compiled)
 
 
-SPARSE = ("adaptive_sgd", "eamsgd")
+SPARSE = ("adaptive_sgd", "easgd")
 
 
 @by_players(SPARSE, compiled=("adaptive_sgd",), among=SPARSE)

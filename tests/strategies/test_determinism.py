@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from quick import quick
 from tiny_problems import PROBLEMS, three_workers
-from zoo import zoo
+from zoo import FORMS, zoo
 
 import hetjax
 from hetjax.api.progress import ProgressBar
@@ -69,7 +69,7 @@ def alone(name):
 
 @pytest.fixture(scope="module")
 def elsewhere():
-    """The results of all strategies in reverse order, from a separate process."""
+    """The results of strategies in reverse order, from a separate process."""
     here = Path(__file__).parent
     folders = (Path(hetjax.__file__).parents[1], here.parent, here)
     paths = os.pathsep.join(map(str, folders))
@@ -114,13 +114,13 @@ def test_the_seed_decides_a_run(name):
         assert start == start_of("sync_sgd", seed)
 
 
-@pytest.mark.parametrize("name", quick(STRATEGIES, "sync_sgd", "async_sgd"))
+@pytest.mark.parametrize("name", quick(FORMS, "sync_sgd", "async_sgd"))
 def test_alone_or_with_programs_of_other_runs(name):
     assert alone(name) == first(name, 0)
 
 
 @pytest.mark.full  # another process, which compiles all programs again
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", FORMS)
 def test_in_another_process(name, elsewhere):
     # JSON writes the shortest decimal that reads back as the same float
     assert elsewhere[name] == first(name, 0)
@@ -134,4 +134,4 @@ def test_all_strategies_end_elsewhere(seed):
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: run(name, 0) for name in reversed(STRATEGIES)}))
+    print(json.dumps({name: run(name, 0) for name in reversed(FORMS)}))

@@ -8,6 +8,20 @@ import hetjax
 
 # the strategies of the longest tables; the parts of all others are among theirs
 FORMS = tuple(name for name in hetjax.STRATEGIES if name not in ALIKE)
+# one for each way in which rounds, reports and merges follow one another: for tables in
+# which a strategy's formulas do not matter
+PATHS = (
+    "sma",
+    "hier_sgd",
+    "async_sgd",
+    "magma_async_sgd",
+    "downpour",
+    "easgd",
+    "ad_psgd",
+    "adaptive_sgd",
+    "ringmaster_asgd",
+    "decoupled_diloco",
+)
 SETTINGS = {
     "sequential_sgd": {"momentum": 0.9},
     "sync_sgd": {"server_momentum": 0.5, "ema": True},
