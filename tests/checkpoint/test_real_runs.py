@@ -15,7 +15,7 @@ from quick import quick
 from real_runs import assert_same_run, undecided
 from small_runs import problem
 from tiny_problems import PROBLEMS
-from zoo import FORMS, PATHS, zoo
+from zoo import FORMS, WAYS, zoo
 
 import hetjax as hj
 from hetjax.checkpoint import checkpoint_manager
@@ -90,7 +90,7 @@ def check_one_history(first, last):
         assert whole == pytest.approx(last.duration)
 
 
-@pytest.mark.parametrize("name", quick(PATHS, "easgd"))
+@pytest.mark.parametrize("name", quick(WAYS, "easgd"))
 def test_threads_go_on_and_the_whole_trace_replays(tmp_path, name):
     first = train(tmp_path, name, stop_at=4)
     last = train(tmp_path, name)

@@ -16,7 +16,7 @@ from quick import quick
 from small_runs import problem, strategy
 from tiers import ALIKE
 from tiny_problems import three_workers, two_places
-from zoo import FORMS, PATHS
+from zoo import FORMS, WAYS
 
 import hetjax as hj
 from hetjax.checkpointable import Checkpointable
@@ -87,7 +87,7 @@ def test_every_strategy_continues_from_every_cut(name, compiled):
     check(on_three_workers(), STRATEGIES[name], 1000, compiled=compiled)
 
 
-@by_players(("easgd", "adaptive_sgd", "downpour"), compiled=("downpour",), among=PATHS)
+@by_players(("easgd", "adaptive_sgd", "downpour"), compiled=("downpour",), among=WAYS)
 def test_after_a_kill_a_join_and_a_slowdown(name, compiled):
     faults = (
         ScriptedFault(0.011, "kill", "w0"),
@@ -173,7 +173,7 @@ class Net(nnx.Module):
         return self.last(self.dropout(nnx.relu(self.norm(self.first(x)))))
 
 
-@by_players(("sma", "async_sgd"), compiled=("async_sgd",), among=PATHS)
+@by_players(("sma", "async_sgd"), compiled=("async_sgd",), among=WAYS)
 def test_models_with_statistics_dropout_and_bfloat16(name, compiled):
     data = problem().data
     task = hj.classification(Net, data)

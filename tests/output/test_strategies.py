@@ -9,7 +9,7 @@ import pytest
 import small_layers
 from quick import quick
 from small_layers import DATA
-from zoo import FORMS, PATHS, make
+from zoo import FORMS, WAYS, make
 
 import hetjax as hj
 from hetjax import output
@@ -26,7 +26,7 @@ TURNS = 2 * ("chunked", "sampled") + ("slide",)
 PAIRS = [("adaptive_sgd", "chunked")] + [
     (name, TURNS[k % 5]) for k, name in enumerate(FORMS) if name != "adaptive_sgd"
 ]
-SOME = [(name, TURNS[k % 5]) for k, name in enumerate(PATHS)]
+SOME = [(name, TURNS[k % 5]) for k, name in enumerate(WAYS)]
 BAR = ProgressBar(1.0, shown=False)
 
 

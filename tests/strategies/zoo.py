@@ -10,7 +10,7 @@ import hetjax
 FORMS = tuple(name for name in hetjax.STRATEGIES if name not in ALIKE)
 # one for each way in which rounds, reports and merges follow one another: for tables in
 # which a strategy's formulas do not matter
-PATHS = (
+WAYS = (
     "sma",
     "hier_sgd",
     "async_sgd",

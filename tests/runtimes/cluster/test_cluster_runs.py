@@ -27,7 +27,7 @@ from real_runs import (
     three_workers,
 )
 from test_real_strategies import EPOCHS, SOON, strategy
-from zoo import FORMS
+from zoo import FORMS, WAYS
 
 import hetjax as hj
 from hetjax.data import from_arrays
@@ -144,7 +144,7 @@ def interrupted(folder, name, machine, stop_at=None):
     )
 
 
-@pytest.mark.parametrize("name", quick(FORMS, "local_sgd", "ad_psgd"))
+@pytest.mark.parametrize("name", quick(WAYS, "sma", "ad_psgd"))
 def test_a_run_is_resumed_and_the_whole_trace_replays(tmp_path, name):
     first = interrupted(tmp_path, name, machine_of_actors(), stop_at=4)
     assert first.stopped == "interrupted"

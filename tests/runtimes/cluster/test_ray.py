@@ -16,7 +16,7 @@ import pytest
 from once import alone
 from real_runs import DATA, TASK, merged_root, real, rounds, three_workers
 from test_real_strategies import EPOCHS, strategy
-from zoo import FORMS
+from zoo import WAYS
 
 import hetjax as hj
 from hetjax.machine import Arrival, Leave
@@ -199,8 +199,8 @@ def check(history, *, ends=False):
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_every_strategy_is_replayed(name, machine):
+@pytest.mark.parametrize("name", WAYS)
+def test_a_strategy_is_replayed(name, machine):
     history = real(strategy(name), machine, seconds=60.0, num_evals=240, epochs=EPOCHS)
     assert "as asked" in history.stopped
     assert history.merges > 3

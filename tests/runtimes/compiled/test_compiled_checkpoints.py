@@ -5,7 +5,7 @@ from checkpointed_runs import Memory, load, outcome, some
 from compiled_runs import IN_TURN, SIDE_BY_SIDE, compiled, runs_of
 from quick import quick, quick_if
 from small_runs import at, problem, send, strategy, train
-from zoo import FORMS, PATHS
+from zoo import FORMS, WAYS
 
 import hetjax as hj
 from hetjax.runtimes import simulated
@@ -21,7 +21,7 @@ SHARED = ("ad_psgd",)  # merges change replicas whose rounds are in flight
     ("name", "side_by_side"),
     quick_if(
         lambda row: row in (("adaptive_sgd", IN_TURN), ("ad_psgd", SIDE_BY_SIDE)),
-        [(n, IN_TURN) for n in FORMS] + [(n, SIDE_BY_SIDE) for n in PATHS],
+        [(n, IN_TURN) for n in FORMS] + [(n, SIDE_BY_SIDE) for n in WAYS],
     ),
 )
 def test_other_stretches_give_the_same_to_the_bit(name, side_by_side, monkeypatch):
@@ -41,7 +41,7 @@ def in_flight(cut):
     ("name", "trouble"),
     quick_if(
         lambda row: row in [*((n, "") for n in SOME), ("async_sgd", "reset")],
-        [(n, "") for n in FORMS] + [(n, t) for n in PATHS for t in ("faults", "reset")],
+        [(n, "") for n in FORMS] + [(n, t) for n in WAYS for t in ("faults", "reset")],
     ),
 )
 def test_a_run_continues_from_its_cuts_to_the_bit(name, trouble, monkeypatch):
@@ -72,7 +72,7 @@ def fail():
     raise RuntimeError("mine")
 
 
-@pytest.mark.parametrize("name", quick(PATHS, "ad_psgd"))
+@pytest.mark.parametrize("name", quick(WAYS, "ad_psgd"))
 def test_a_run_in_a_folder_goes_on_after_an_exception(tmp_path, name):
     with pytest.raises(RuntimeError, match="mine"):
         train(tmp_path, name, on_eval=at(5, fail), every="1 eval", compiled=True)
