@@ -17,7 +17,7 @@ MODULE = importlib.import_module("hetjax.api.make_run")
 
 MACHINE = hj.machine.preset("v100x3+k80")
 SECONDS, EVALS = 0.1, 3
-NAMES = [name for name in FORMS if name != "biased_local_sgd"]
+NAMES = [n for n in FORMS if n not in ("biased_local_sgd", "fed_acc")]
 CORE = ("async_sgd", "local_sgd")
 
 
