@@ -160,7 +160,9 @@ def test_a_run_is_resumed_and_the_whole_trace_replays(tmp_path, name):
     )
     assert replayed.replayed == "equal"
     for before, after in zip(first.workers, last.workers, strict=True):
-        assert after.bytes_received >= before.bytes_received > 0 or not before.updates
+        assert after.bytes_received >= before.bytes_received
+        # a quorum may have merged without a worker's first report
+        assert before.bytes_received + before.bytes_sent > 0 or not before.updates
 
 
 def test_workers_that_were_lost_at_a_snapshot_join_again(tmp_path):
