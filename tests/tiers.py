@@ -91,6 +91,11 @@ def processor_seconds() -> float:
     return sum(os.times()[:4])
 
 
+def limit(tier: str) -> float:
+    """Seconds above which a test lets the run fail, on a quick machine."""
+    return FACTOR * BUDGET[tier]
+
+
 def slowness() -> float:
     """How many times as long as a quick machine this one takes now; at least 1."""
     begin = time.process_time()
@@ -133,7 +138,7 @@ class Tiers:
         # xdist sends such attributes along
         report.processor_seconds = cost
         report.tier = tier_of(item)
-        if item.stash[_COST] > FACTOR * BUDGET[report.tier]:
+        if item.stash[_COST] > limit(report.tier):
             report.slowness = slowness()
         item.stash[_LAST] = processor_seconds()
         return report
@@ -168,7 +173,7 @@ class Tiers:
         return [
             name
             for name, cost in self.costs.items()
-            if cost > FACTOR * BUDGET[self.tiers[name]] * self.slowness.get(name, 1.0)
+            if cost > limit(self.tiers[name]) * self.slowness.get(name, 1.0)
         ]
 
     def pytest_terminal_summary(self, terminalreporter):

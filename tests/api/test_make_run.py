@@ -55,7 +55,7 @@ def made(name, **settings):
     given = {"batch_size": 8, "learning_rate": 0.1, **soon(name)}
     if name == "hier_sgd":
         given |= {"levels": (2,), "local_steps": (2, 4)}
-    if name in ("local_sgd", "elastic_sgd", "fed_nova", "fed_adp"):
+    if name in ("local_sgd", "elastic_sgd", "fed_nova"):
         given["local_steps"] = 4
     if name == "adaptive_sgd":
         given["mega_batch"] = 128

@@ -51,7 +51,7 @@ def simulated(name, layer):
 
 @pytest.mark.parametrize(
     ("name", "layer"),
-    quick(PAIRS, PAIRS[0]),
+    quick(PAIRS, ("adaptive_sgd", "chunked")),
 )
 def test_on_the_clock(name, layer):
     history = simulated(name, layer)

@@ -159,10 +159,15 @@ def test_a_run_is_resumed_and_the_whole_trace_replays(tmp_path, name):
         tmp_path / "trace.jsonl", TASK, DATA, strategy(name), progress=False
     )
     assert replayed.replayed == "equal"
+    moved = [p["bytes"] for p in last.evals]
+    assert moved == sorted(moved)
+    assert moved[-1] > 0
+    if name == "decoupled_diloco":
+        # its syncer answers with a quorum, not each report: a worker may have had no
+        # answer yet, and an answer behind the cut need not come again in these seconds
+        return
     for before, after in zip(first.workers, last.workers, strict=True):
-        assert after.bytes_received >= before.bytes_received
-        # a quorum may have merged without a worker's first report
-        assert before.bytes_received + before.bytes_sent > 0 or not before.updates
+        assert after.bytes_received >= before.bytes_received > 0 or not before.updates
 
 
 def test_workers_that_were_lost_at_a_snapshot_join_again(tmp_path):
