@@ -12,6 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -93,6 +94,9 @@ class Processes:
         for fact in dict.fromkeys(name for each in found for name in each):
             values = [each.get(fact, "none") for each in found]
             if len(set(values)) > 1:
+                # process 0, whose end ends all, waits until the others know it too
+                with suppress(NoAnswer, ConnectionError):
+                    self.gather("disagree", None, 0 if self.index else timeout)
                 raise ValueError(_disagreement(fact, values))
 
     def _next_key(self, name: str) -> str:

@@ -4,9 +4,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import jax
 import pytest
 from started_processes import PLAIN, WORKER, finish, free_port, names, start
 
@@ -160,6 +162,43 @@ def test_a_disagreement_is_shown_where_it_begins():
         found,
     )
     assert len(found) < 300
+
+
+class Store(dict):
+    """As the key-value store of JAX's runtime, for threads."""
+
+    def key_value_set(self, key, value):
+        assert key not in self
+        self[key] = value
+
+    def blocking_key_value_get(self, key, milliseconds):
+        end = time.monotonic() + milliseconds / 1000
+        while key not in self:
+            if time.monotonic() > end:
+                raise jax.errors.JaxRuntimeError(f"DEADLINE_EXCEEDED: {key}")
+            time.sleep(0.001)
+        return self[key]
+
+
+def test_process_0_raises_a_disagreement_after_the_others_have_read_it():
+    store, done = Store(), []
+    first, second = (exchange.Processes(store, index, 2) for index in range(2))
+
+    def differ():
+        with pytest.raises(ValueError, match="process 1 has two, process 0 has one"):
+            first.agree({"data": "one"})
+        done.append("first")
+
+    thread = threading.Thread(target=differ)
+    thread.start()
+    store.key_value_set("hetjax/agree/1/1", '{"data": "two"}')  # it has not yet read
+    thread.join(0.2)
+    assert not done
+    del store["hetjax/agree/1/1"]
+    with pytest.raises(ValueError, match="process 1 has two, process 0 has one"):
+        second.agree({"data": "two"})
+    thread.join()
+    assert done == ["first"]
 
 
 # -- several processes -----------------------------------------------------------------
