@@ -37,6 +37,7 @@ from experiments.common.bounds import bounded, bounded_list
 from experiments.common.memory_maps import free_programs
 from experiments.leaderboard_cells import Cell, Effort
 from experiments.leaderboard_ranking import REFERENCES
+from experiments.leaderboard_rates import GROW, OUTER
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("machines", list(problems.MACHINES), "presets")
@@ -47,7 +48,8 @@ flags.DEFINE_integer("seeds", 3, "runs per cell, with seeds 0, 1, ...")
 flags.DEFINE_integer("num_evals", 20, "evaluations of a run, after the initial one")
 flags.DEFINE_float("share", 1.0, "of the batches of each task's runs")
 flags.DEFINE_list("inner", [], "workers' learning rates, instead of each task's")
-flags.DEFINE_list("outer", [str(rate) for rate in cells.OUTER], "servers' rates")
+flags.DEFINE_list("outer", [str(rate) for rate in OUTER], "servers' rates")
+flags.DEFINE_integer("grow", GROW, "times that a grid grows where its best is an edge")
 flags.DEFINE_string("out", "leaderboard", "folder of the page and the cells")
 flags.DEFINE_string("part", "1/1", "K/N: only each N-th cell, from the K-th on")
 flags.DEFINE_integer("processes", 1, "that divide the cells")
@@ -56,6 +58,7 @@ flags.DEFINE_boolean("reduced", False, "the places of the README, in an hour")
 bounded("seeds", *bounds.SEEDS)
 bounded_list("inner", *bounds.LEARNING_RATE)
 bounded_list("outer", *bounds.LEARNING_RATE)
+bounded("grow", 0, 8, "each time, about four more runs")
 bounded("num_evals", *bounds.EVALS)
 bounded("share", 1e-3, 1000, "runs need batches")
 bounded("processes", 1, 64, "each has a copy of JAX, about 1 GB")
@@ -71,6 +74,7 @@ QUICK = {
     "share": 0.05,
     "inner": ["0.1", "0.3"],
     "outer": ["1"],
+    "grow": 0,
 }
 REDUCED = {
     # v100x4-churn: merges of ever other members are ever other programs
@@ -94,7 +98,14 @@ def effort() -> Effort:
     outer = bounds.numbers("outer", FLAGS.outer)
     if not outer or inner != sorted(inner):
         raise ValueError("--outer needs rates, and those of --inner have to rise")
-    return Effort(FLAGS.seeds, FLAGS.num_evals, tuple(outer), FLAGS.share, tuple(inner))
+    return Effort(
+        FLAGS.seeds,
+        FLAGS.num_evals,
+        tuple(outer),
+        FLAGS.share,
+        tuple(inner),
+        FLAGS.grow,
+    )
 
 
 def checked_names() -> list[str]:
@@ -241,9 +252,10 @@ def settings(wanted: Effort) -> list[str]:
         inner = ", ".join(f"{rate:g}" for rate in wanted.inner or task.rates)
         found.append(
             f"{name}: {task.what}; batches of {task.batch_size}; inner rates {inner}, "
-            f"outer rates {outer}."
+            f"outer rates {outer} at first."
         )
     found.append(
+        f"Times that a grid of rates may grow: {wanted.grow}. "
         f"Seeds: {wanted.seeds}; evaluations of a run: {wanted.num_evals}. A run lasts "
         "as long as all workers together, if none ever waits, need for a number of "
         f"batches: {_batches(wanted)}; on lognormal32 four times as many."

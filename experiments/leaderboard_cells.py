@@ -1,14 +1,14 @@
 """One cell of the leaderboard: a strategy on a machine, a task and a partition.
 
 First the rates are chosen on a tenth of the training split that is held out; then every
-seed is run at them. Both are calls of `hj.compare`, which plays runs that differ in the
+seed is run at them. Each is a call of `hj.compare`, which plays runs that differ in the
 learning rate only in one compiled program.
 """
 
 import inspect
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,21 +17,25 @@ import numpy as np
 
 import hetjax as hj
 from experiments import leaderboard_problems as problems
+from experiments.leaderboard_rates import (
+    GROW,
+    OUTER,
+    Factory,
+    Pair,
+    grown,
+    outer_rates,
+    outer_setting,
+    pairs,
+)
 from hetjax.atomic_files import write_whole
 from hetjax.data.held_out import held_out_rows
 from hetjax.metric_mode import score, worst
 from hetjax.report.record import plain
 from hetjax.report.summary import summary_row
 
-# settings of factories that are a server's rate; others, but one, have their defaults
-OUTER_NAMES = ("outer_learning_rate", "server_learning_rate")
 # between merges, at most: a run is of a few hundred steps of a worker, and defaults of
 # 32 would leave a slow one hardly a merge
 LOCAL_STEPS = 8
-OUTER = (0.1, 0.3, 1.0)
-# an adaptive server's step is about as long as its rate in each coordinate
-OUTER_SCALES = {"fed_opt": 0.3}
-Factory = Callable[..., hj.Strategy]
 
 
 class Effort(NamedTuple):
@@ -42,6 +46,7 @@ class Effort(NamedTuple):
     outer: tuple[float, ...] = OUTER
     share: float = 1.0  # of each task's batches
     inner: tuple[float, ...] = ()  # in place of each task's own; (): those
+    grow: int = GROW  # times that the grid may grow where its best pair is at its edge
 
 
 class Cell(NamedTuple):
@@ -56,44 +61,6 @@ class Cell(NamedTuple):
         """The file of its results."""
         place = f"{self.machine}, {self.task}, {self.partition}"
         return folder / "cells" / place / f"{self.strategy}.json"
-
-
-class Pair(NamedTuple):
-    """A learning rate of the workers, and one of the server if there is one."""
-
-    inner: float
-    outer: float | None = None
-
-    def __str__(self) -> str:
-        outer = "" if self.outer is None else f", outer rate {self.outer:g}"
-        return f"rate {self.inner:g}{outer}"
-
-
-def outer_setting(make: Factory) -> str | None:
-    """The name of a factory's server rate; None if it has none."""
-    names = inspect.signature(make).parameters
-    return next((name for name in OUTER_NAMES if name in names), None)
-
-
-def pairs(
-    inner: Sequence[float], outer: Sequence[float], *, has_outer: bool
-) -> list[Pair]:
-    """The rates that are tried: the same number for every strategy.
-
-    With a server's rate all pairs of both grids. Without, as many rates of the workers,
-    a quarter of a decade apart, around the middle of `inner`.
-    """
-    if has_outer:
-        return [Pair(i, o) for o in outer for i in inner]
-    number = len(inner) * len(outer)
-    middle = (math.log10(inner[0]) + math.log10(inner[-1])) / 2
-    first = round(4 * middle - (number - 1) / 2)
-    return [Pair(float(f"{10 ** ((first + k) / 4):.2g}")) for k in range(number)]
-
-
-def outer_rates(name: str, rates: Sequence[float]) -> list[float]:
-    """The server's rates that a strategy tries."""
-    return [float(f"{OUTER_SCALES.get(name, 1.0) * rate:.3g}") for rate in rates]
 
 
 def plain_workers(make: Factory) -> dict[str, float]:
@@ -161,6 +128,7 @@ def asked(cell: Cell, effort: Effort, seconds: float) -> dict[str, Any]:
         "seeds": effort.seeds,
         "num_evals": effort.num_evals,
         "rates": [list(pair) for pair in tried],
+        "grow": effort.grow,
         "settings": own_settings(cell),
     }
 
@@ -186,16 +154,15 @@ def run(cell: Cell, effort: Effort, path: Path) -> dict[str, Any]:
     """Run a cell and write its file; raise a KeyboardInterrupt if a signal came."""
     seconds = problems.seconds(cell.machine, cell.task, effort.share)
     wanted = asked(cell, effort, seconds)
-    tried = [Pair(*pair) for pair in wanted["rates"]]
-    scores, mode = _scores(cell, tried, seconds, effort.num_evals)
-    best = max(range(len(tried)), key=lambda k: score(scores[k], mode))
-    comparison = _final(cell, tried[best], seconds, effort)
+    scores, best = _tuned(cell, wanted, effort)
+    comparison = _final(cell, best, seconds, effort)
     found = {
         "asked": wanted,
-        "scores": plain(scores),
-        "chosen": list(tried[best]),
+        "tried": [list(pair) for pair in scores],
+        "scores": plain(list(scores.values())),
+        "chosen": list(best),
         "metric": comparison.metric,
-        "mode": mode,
+        "mode": comparison.mode,
         "constant": plain(comparison.constant),
         "hetjax": comparison.versions["hetjax"],
         "runs": [_record(history) for history in comparison.histories],
@@ -204,6 +171,23 @@ def run(cell: Cell, effort: Effort, path: Path) -> dict[str, Any]:
     text = json.dumps(found, allow_nan=False) + "\n"
     write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
     return found
+
+
+def _tuned(
+    cell: Cell, wanted: Mapping[str, Any], effort: Effort
+) -> tuple[dict[Pair, float], Pair]:
+    """The score of every pair that was tried, and the best of them."""
+    scores: dict[Pair, float] = {}
+    best, more = None, [Pair(*pair) for pair in wanted["rates"]]
+    for _ in range(1 + effort.grow):
+        found, mode = _scores(cell, more, wanted["seconds"], effort.num_evals)
+        scores.update(zip(more, found, strict=True))
+        best = max(scores, key=lambda pair: score(scores[pair], mode))
+        more = grown(list(scores), best)
+        if not more:
+            break
+    assert best is not None
+    return scores, best
 
 
 def _scores(

@@ -104,7 +104,10 @@ METHOD = (
     "long as the run itself. A strategy with a server's learning rate tries all pairs "
     "of the inner and outer rates below (FedOpt, whose server is adaptive: 0.3 times "
     "the outer ones). All others try as many inner rates around the same middle, a "
-    "quarter of a decade apart. The metric at the end decides.",
+    "quarter of a decade apart. The metric at the end decides. Where the best rate is "
+    "the smallest or the largest, the grid grows in that direction, by half a decade "
+    "(without a server's rate: by a decade, in quarters), and the best of all is "
+    "chosen; a few times at most, as said below.",
     "The target is the same for all. It is the best metric of sequential or "
     "synchronous SGD (the median of its seeds, the better of the two), less "
     f"{100 * ranking.MARGIN:.0f} % of its gain over a constant prediction. It must be "

@@ -16,6 +16,7 @@ from hetjax.data.held_out import FEW, held_out_rows
 TINY = (
     *("--machines=v100x2", "--tasks=digits", "--partitions=iid", "--seeds=2"),
     *("--num_evals=2", "--share=0.01", "--inner=0.1,0.3", "--outer=1"),
+    "--grow=0",
 )
 ALONE = [*TINY, "--strategies=sync_sgd"]  # with the references, which are two
 

@@ -24,17 +24,69 @@ def script():
 
 
 def test_all_strategies_try_the_same_number_of_rates(script):
-    cells = script("leaderboard_cells")
+    rates = script("leaderboard_rates")
     inner, outer = (0.03, 0.1, 0.3, 1.0), (0.1, 0.3, 1.0)
-    both = cells.pairs(inner, outer, has_outer=True)
-    alone = cells.pairs(inner, outer, has_outer=False)
+    both = rates.pairs(inner, outer, has_outer=True)
+    alone = rates.pairs(inner, outer, has_outer=False)
     assert len(both) == len(set(both)) == len(alone) == len(set(alone)) == 12
     assert {pair.inner for pair in both} == set(inner)
     assert {pair.outer for pair in both} == set(outer)
-    rates = np.array([pair.inner for pair in alone])
-    np.testing.assert_allclose(np.diff(np.log10(rates)), 0.25, atol=0.02)
-    assert rates[0] < inner[0]
-    assert rates[-1] > inner[-1]
+    own = np.array([pair.inner for pair in alone])
+    np.testing.assert_allclose(np.diff(np.log10(own)), 0.25, atol=0.02)
+    assert own[0] < inner[0]
+    assert own[-1] > inner[-1]
+
+
+@pytest.mark.parametrize(
+    ("best", "more"),
+    [
+        ((0.3, 0.3), []),  # inside
+        ((0.3, 1.0), [(0.1, 3.0), (0.3, 3.0), (1.0, 3.0)]),
+        ((0.3, 0.1), [(0.1, 0.03), (0.3, 0.03), (1.0, 0.03)]),
+        ((0.1, 0.3), [(0.03, 0.1), (0.03, 0.3), (0.03, 1.0)]),
+        (
+            (1.0, 1.0),  # a corner: both directions, and the new corner
+            [(3.0, 0.1), (3.0, 0.3), (3.0, 1.0)]
+            + [(0.1, 3.0), (0.3, 3.0), (1.0, 3.0), (3.0, 3.0)],
+        ),
+    ],
+)
+def test_a_grid_grows_where_its_best_pair_is_at_the_edge(script, best, more):
+    rates = script("leaderboard_rates")
+    tried = rates.pairs((0.1, 0.3, 1.0), (0.1, 0.3, 1.0), has_outer=True)
+    assert set(rates.grown(tried, rates.Pair(*best))) == set(more)
+    fixed = [rates.Pair(i, 1.0) for i in (0.1, 0.3, 1.0)]  # the only rate of a server
+    assert rates.grown(fixed, rates.Pair(0.3, 1.0)) == []
+
+
+def test_a_grid_without_a_servers_rate_grows_by_a_decade(script):
+    rates = script("leaderboard_rates")
+    tried = rates.pairs((0.1, 0.3, 1.0, 3.0), (0.1, 0.3, 1.0), has_outer=False)
+    assert rates.grown(tried, tried[5]) == []
+    lower = [pair.inner for pair in rates.grown(tried, tried[0])]
+    assert (tried[0].inner, lower) == (0.018, [0.01, 0.0056, 0.0032, 0.0018])
+    upper = [pair.inner for pair in rates.grown(tried, tried[-1])]
+    assert (tried[-1].inner, upper) == (10.0, [18.0, 32.0, 56.0, 100.0])
+
+
+@pytest.mark.parametrize(("grow", "chosen"), [(0, 1.0), (1, 3.0), (2, 10.0), (3, 10.0)])
+def test_a_cell_grows_until_its_best_pair_is_inside(script, monkeypatch, grow, chosen):
+    cells, rates = script("leaderboard_cells"), script("leaderboard_rates")
+    asked = []
+
+    def scores(cell, tried, *rest):
+        asked.extend(tried)
+        return [-abs(pair.outer - 9.0) - pair.inner for pair in tried], "max"
+
+    monkeypatch.setattr(cells, "_scores", scores)
+    first = rates.pairs((0.01, 0.03, 0.1), (0.3, 1.0), has_outer=True)
+    wanted = {"rates": first, "seconds": 1.0}
+    found, best = cells._tuned(None, wanted, cells.Effort(1, 1, grow=grow))
+    assert best.outer == chosen
+    assert best.inner == min(pair.inner for pair in found)
+    assert list(found) == asked
+    assert len(set(asked)) == len(asked)  # none twice
+    assert all(found[pair] <= found[best] for pair in found)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +95,9 @@ def test_all_strategies_try_the_same_number_of_rates(script):
 )
 def test_a_servers_rate_is_a_setting_of_the_factory(script, name, setting):
     cells = script("leaderboard_cells")
-    assert cells.outer_setting(hj.STRATEGIES[name]) == setting
-    pair = cells.Pair(0.1, 0.3 if setting else None)
+    rates = script("leaderboard_rates")
+    assert rates.outer_setting(hj.STRATEGIES[name]) == setting
+    pair = rates.Pair(0.1, 0.3 if setting else None)
     made = cells.strategy_at(hj.STRATEGIES[name], 8, pair)
     assert made.settings["learning_rate"] == made.learning_rate == 0.1
     assert setting is None or made.settings[setting] == 0.3
@@ -85,15 +138,16 @@ def test_workers_have_no_momentum_but_where_it_is_the_algorithm(script):
 
 
 def test_an_adaptive_server_tries_smaller_rates(script):
-    cells = script("leaderboard_cells")
-    assert cells.outer_rates("fed_opt", (0.1, 0.3, 1.0)) == [0.03, 0.09, 0.3]
-    assert cells.outer_rates("diloco", (0.1, 0.3, 1.0)) == [0.1, 0.3, 1.0]
+    rates = script("leaderboard_rates")
+    assert rates.outer_rates("fed_opt", (0.1, 0.3, 1.0)) == [0.03, 0.09, 0.3]
+    assert rates.outer_rates("diloco", (0.1, 0.3, 1.0)) == [0.1, 0.3, 1.0]
 
 
 @pytest.mark.parametrize("name", hj.STRATEGIES)
 def test_every_strategy_is_made_for_a_cell(script, name):
     cells, make = script("leaderboard_cells"), hj.STRATEGIES[name]
-    pair = cells.Pair(0.1, 0.3 if cells.outer_setting(make) else None)
+    rates = script("leaderboard_rates")
+    pair = rates.Pair(0.1, 0.3 if rates.outer_setting(make) else None)
     own = cells.own_settings(cells.Cell("v100x4", "digits", "iid", name))
     made = cells.strategy_at(make, 32, pair, **own)
     assert made.batch_size == 32
