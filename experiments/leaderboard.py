@@ -6,14 +6,15 @@
     python experiments/leaderboard.py --machines=v100x4 --tasks=digits,xmc
     python experiments/leaderboard.py --strategies=sync_sgd,async_sgd --partitions=iid
 
-Each strategy gets the same number of settings of its learning rates, three seeds and
-the same virtual seconds in each place: a machine, a task, and a partition of the data
-among the workers. Targets come from sequential and synchronous SGD, which are always
-run. The results are one page, leaderboard.html (also .md and .json), in the folder
---out, and one file for each cell in its folder cells. The same command again runs only
-the cells that are missing, such as those of a new strategy; Ctrl-C leaves the page of
-those that are done. With --processes=2 two of them divide the cells. cifar10 and bibtex
-need the data in $HETJAX_DATA, and are left out without them.
+Each strategy gets the same number of settings of its learning rates (and a few more
+where the best is at an edge), three seeds and the same virtual seconds in each place: a
+machine, a task, and a partition of the data among the workers. Targets come from
+sequential and synchronous SGD, which are always run. The results are one page,
+leaderboard.html (also .md and .json), in the folder --out, and one file for each cell
+in its folder cells. The same command again runs only the cells that are missing, such
+as those of a new strategy; Ctrl-C leaves the page of those that are done. With
+--processes=2 two of them divide the cells. cifar10 and bibtex need the data in
+$HETJAX_DATA, and are left out without them.
 """
 
 import itertools
