@@ -92,9 +92,9 @@ def adaptive_sgd(
     - "hgpu_code": the same momentum and delta; `scaling`, `rule`, `weights`, the
       sequential `order` and 10 `warmup_epochs` of the public code
     - "recommended": merge_momentum = 0, delta = 0, and the public code's `scaling`. On
-      three data sets it reached 97 % of the best accuracy in 175, 90 and 105 s, while
-      the paper's momentum and delta never reached it; dispatch without scaling took
-      180, 85 and 145 s, the same within the seeds' spread (experiments/README.md)
+      three data sets it held 97 % of the best final accuracy after 60, 220 and 85 s,
+      the paper's momentum and delta never; dispatch without scaling took 60, 190 and
+      75 s (experiments/README.md)
 
     During the warm-up all batch sizes are b_max / 32, and the learning rate rises from
     a hundredth of eta / 32 to eta / 32; in the e-th epoch after it, it is
