@@ -1,7 +1,7 @@
 """One table for all: every strategy, at its own rates, on machines and tasks.
 
     python experiments/leaderboard.py --quick                       (a minute)
-    python experiments/leaderboard.py --reduced --processes=2       (an hour)
+    python experiments/leaderboard.py --reduced --processes=2     (two hours)
     HETJAX_DATA=DIR python experiments/leaderboard.py --processes=2         (a night)
     python experiments/leaderboard.py --machines=v100x4 --tasks=digits,xmc
     python experiments/leaderboard.py --strategies=sync_sgd,async_sgd --partitions=iid
@@ -55,7 +55,7 @@ flags.DEFINE_string("out", "leaderboard", "folder of the page and the cells")
 flags.DEFINE_string("part", "1/1", "K/N: only each N-th cell, from the K-th on")
 flags.DEFINE_integer("processes", 1, "that divide the cells")
 flags.DEFINE_boolean("quick", False, "a smoke run: one place, few batches and rates")
-flags.DEFINE_boolean("reduced", False, "the places of the README, in an hour")
+flags.DEFINE_boolean("reduced", False, "the places of the README, in two hours")
 bounded("seeds", *bounds.SEEDS)
 bounded_list("inner", *bounds.LEARNING_RATE)
 bounded_list("outer", *bounds.LEARNING_RATE)
