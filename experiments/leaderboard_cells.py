@@ -178,7 +178,8 @@ def _tuned(
 ) -> tuple[dict[Pair, float], Pair]:
     """The score of every pair that was tried, and the best of them."""
     scores: dict[Pair, float] = {}
-    best, more = None, [Pair(*pair) for pair in wanted["rates"]]
+    more = [Pair(*pair) for pair in wanted["rates"]]
+    best = more[0]
     for _ in range(1 + effort.grow):
         found, mode = _scores(cell, more, wanted["seconds"], effort.num_evals)
         scores.update(zip(more, found, strict=True))
@@ -186,7 +187,6 @@ def _tuned(
         more = grown(list(scores), best)
         if not more:
             break
-    assert best is not None
     return scores, best
 
 

@@ -94,10 +94,17 @@ class Processes:
         for fact in dict.fromkeys(name for each in found for name in each):
             values = [each.get(fact, "none") for each in found]
             if len(set(values)) > 1:
-                # process 0, whose end ends all, waits until the others know it too
+                # the others learn it before process 0 leaves
                 with suppress(NoAnswer, ConnectionError):
-                    self.gather("disagree", None, 0 if self.index else timeout)
+                    self.hold_first("disagree", timeout)
                 raise ValueError(_disagreement(fact, values))
+
+    def hold_first(self, name: str, timeout: float) -> None:
+        """Let process 0, which has the store, wait until the others come here, too.
+
+        Its end ends all of them. The others do not wait. Errors: those of `gather`.
+        """
+        self.gather(name, None, 0 if self.index else timeout)
 
     def _next_key(self, name: str) -> str:
         """The key of the next exchange of this name: a key is set only once."""

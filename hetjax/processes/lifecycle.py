@@ -78,9 +78,8 @@ def _exit_now(status: int, reason: object) -> NoReturn:
         # JAX ends this process, and names the other, unless all are alive
         threading.Timer(_silence + _GRACE, os._exit, [status]).start()
         jax.distributed.shutdown()
-    processes = current_processes()
-    with suppress(Exception):  # process 0 has the store, which others may need
-        processes.gather("end", None, 0 if processes.index else _GRACE)
+    with suppress(Exception):
+        current_processes().hold_first("end", _GRACE)
     os._exit(status)
 
 
