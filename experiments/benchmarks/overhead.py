@@ -79,7 +79,7 @@ def by_hand(
             batch = batches[(number * local_steps + i) % len(batches)]
             replica, *_ = step(replica, batch, learning_rate, key_data)
         jax.block_until_ready(replica)
-        state, (replica,) = merged(state, (replica,), stats, PUSH_FETCH)
+        state, (replica,), _ = merged(state, (replica,), stats, PUSH_FETCH)
         jax.block_until_ready((state, replica))
 
     return turns.by_hand(one_round)

@@ -3,10 +3,14 @@
 This is the one place where the host world and the device world meet: the writer of the
 tape (`hetjax.engine.tape_writer`) on one side; on the other the player, the records of
 the run, its checkpoints, and its trace.
+
+On real workers the tape of an event is played first, so that workers compute again, and
+recorded afterwards, before the next event is taken.
 """
 
 import gc
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -65,6 +69,11 @@ class Loop:
         self._runtime, self._on_eval = runtime, on_eval
         self._clock, self._player = runtime.clock, runtime.player
         self._record = runtime.recorder.write if runtime.recorder else None
+        # calls that record what was played, in order; None: everything is recorded
+        # at once, since the clock stands while the host works
+        self._unrecorded: deque[tuple[Any, ...]] | None = None
+        if runtime.real and not isinstance(runtime.player, PlaysAhead):
+            self._unrecorded = deque()
         self._began = time.perf_counter()
         self._rollback: Rollback | None = None  # for a player that plays ahead
 
@@ -98,6 +107,7 @@ class Loop:
                 raise
             finally:
                 stuck = self._player.close()
+            self._record_the_rest()
             self._records.close(stuck)
             # too late for this run, but a comparison must stop, in all processes
             signal = runtime.coordination.share(came()) if in_step else came()
@@ -133,14 +143,19 @@ class Loop:
             **dict.fromkeys((Actions, Merged, Timer), lambda entry: None),
             **player.plays,
             Arrival: self._arrived,
-            tape.StartRound: self._started,
+            tape.StartRound: self._start,
+            tape.MergeReplicas: self._merge,
             tape.DiscardRound: self._discarded,
             tape.EvaluateRoot: self._evaluate,
             tape.Synchronize: self._synchronize,
             tape.MergesDone: self._merges_done,
-            tape.MergeDone: records.merged,
             tape.EvaluationDone: self._evaluated,
             tape.EndRun: lambda stop: records.stop(stop.why),
+        }
+        self._record_of = {
+            tape.StartRound: records.started,
+            tape.MergeDone: records.merged,
+            tape.MergeLaunched: self._settle,
             **dict.fromkeys((Join, Leave, Slow), records.happened),
         }
 
@@ -186,6 +201,7 @@ class Loop:
     def _turn(self) -> bool:
         """Handle an event; False if none is due, or the run is over."""
         rollback, snapshots = self._rollback, self._snapshots
+        self._record_played()
         here = rollback is None or rollback.is_here
         if not self._over and here:
             snapshots.between_events()
@@ -211,26 +227,69 @@ class Loop:
 
     def _carry_out(self, written: tape.Tape) -> None:
         """Play and record all entries, and send the answers to the writer."""
-        handlers, record, answer = self._handlers, self._record, None
+        handlers, answer = self._handlers, None
+        records, later = self._record_of, self._unrecorded
         try:
             while True:
                 try:
                     entry = written.send(answer)
                 except StopIteration:
                     return
-                if record is not None:
-                    record(entry)
-                answer = handlers[type(entry)](entry)
+                kind = type(entry)
+                if later is None:
+                    self._note(entry)
+                elif kind is not tape.EvaluationDone:  # which records itself
+                    later.append((self._note, entry))
+                answer = handlers[kind](entry) if kind in handlers else None
         finally:
             written.close()
 
-    def _started(self, local_round: tape.StartRound) -> None:
-        self._records.started(local_round)
+    def _note(self, entry: Any) -> None:
+        """Record an entry."""
+        if self._record is not None:
+            self._record(entry)
+        record = self._record_of.get(type(entry))
+        if record is not None:
+            record(entry)
+
+    def _start(self, local_round: tape.StartRound) -> None:
+        self._look()
         self._player.plays[tape.StartRound](local_round)
+
+    def _look(self) -> None:
+        for _, launched in self._writer.launched:
+            launched.look()
+
+    def _merge(self, entry: tape.MergeReplicas) -> Any:
+        if self._writer.launched:  # times are exact for one launched merge
+            self._record_played()
+        return self._player.plays[tape.MergeReplicas](entry)
+
+    def _settle(self, entry: tape.MergeLaunched) -> None:
+        self._note(self._writer.settle())
+
+    def _record_played(self) -> None:
+        """Record everything that was played so far."""
+        later = self._unrecorded
+        self._look()
+        while later:
+            function, *arguments = later.popleft()
+            function(*arguments)
+
+    def _record_the_rest(self) -> None:
+        """Record what was played before the run ended, perhaps by an exception."""
+        while self._unrecorded:
+            try:
+                self._record_played()
+            except Exception as error:
+                self._records.fail(error)
 
     def _arrived(self, arrival: Arrival) -> Any:
         result = self._player.plays[Arrival](arrival)
-        self._records.arrived(arrival, result)
+        if self._unrecorded is None:
+            self._records.arrived(arrival, result)
+        else:
+            self._unrecorded.append((self._records.arrived, arrival, result))
         return result
 
     def _discarded(self, entry: tape.DiscardRound) -> None:
@@ -247,6 +306,7 @@ class Loop:
             seen = play(entry)
             self._player.evaluator.warn_if_slow(self._began)
             return seen
+        self._record_played()
         with self._clock.paused():
             if self._runtime.recorder is not None:
                 self._runtime.recorder.flush()
@@ -260,6 +320,9 @@ class Loop:
         """
         if self._rollback is not None:
             self._rollback.reach()
+        self._record_played()
+        if self._unrecorded is not None:
+            self._note(point)
         metrics = self._records.evaluate(point)
         if self._rollback is None:
             return metrics
@@ -267,6 +330,8 @@ class Loop:
 
     def _merges_done(self, entry: tape.MergesDone) -> None:
         if self._rollback is None:
+            if self._snapshots.rests:
+                self._record_played()
             self._snapshots.between_rounds()
 
     def _synchronize(self, entry: tape.Synchronize) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from hetjax.engine import tape
 from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
+from hetjax.engine.launched_merge import LaunchedMerge
 from hetjax.engine.placement import Placement
 from hetjax.engine.player_parts import Assignment, Executor
 from hetjax.engine.protocols import Plays, RoundResult, Traits
@@ -101,11 +102,8 @@ class ReferencePlayer:
         members = (*e.action.members, *e.action.partners)
         return self.evaluator.member_metrics([*map(self.store.member_model, members)])
 
-    def _merge(self, merge: tape.MergeReplicas) -> MergeTimes:
-        compilations = self._job.compilations
-        before = compilations.own_seconds
-        stamps = self.store.merge(merge.action, merge.stats)
-        return MergeTimes(stamps, compilations.own_seconds - before)
+    def _merge(self, merge: tape.MergeReplicas) -> MergeTimes | LaunchedMerge | None:
+        return self.store.merge(merge.action, merge.stats)
 
     # -- checkpoints of rounds in flight -----------------------------------------------
 

@@ -12,9 +12,11 @@ import numpy as np
 from hetjax import tree
 from hetjax.checkpointable import Leaves
 from hetjax.engine.job import Job
+from hetjax.engine.launched_merge import LaunchedMerge
 from hetjax.engine.placement import Placement
 from hetjax.local import with_merge_buffers
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
+from hetjax.machine.merge_times import MergeTimes
 from hetjax.merge.types import Merge
 from hetjax.replica import Replica
 from hetjax.strategies.types import Strategy
@@ -172,12 +174,16 @@ class ReplicaStore:
 
     # -- merges --------------------------------------------------------------------
 
-    def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
-        """Carry out a merge or a fetch; return stamps of `time.perf_counter`.
+    def merge(
+        self, action: MergeAction, stats: np.ndarray
+    ) -> MergeTimes | LaunchedMerge | None:
+        """Launch a merge or a fetch; return its times if the placement is timed.
 
-        `stats` are packed, as `Ledger.take_stats` returns them. If the placement is not
-        timed, nothing is awaited and the stamps are meaningless.
+        `stats` are packed, as `Ledger.take_stats` returns them. If nothing moves
+        between devices and nothing had to be compiled, the merge may still run. Stamps
+        are those of `time.perf_counter`.
         """
+        before = self._compilations.own_seconds
         whole, node = self.merge_of(action.node), action.node
         merge = self._programs.part_of(whole, action.part)
         if node not in self._nodes:  # every node starts from the initial model
@@ -189,21 +195,25 @@ class ReplicaStore:
         gathered = self._wait_for(replicas) if moves else start
         with self._compilations.of("merge"):
             if action.op == MergeOp.FETCH:
-                replicas = self._programs.fetch(merge)(self._nodes[node], replicas)
+                replicas, done = self._programs.fetch(merge)(
+                    self._nodes[node], replicas
+                )
             else:
-                self._nodes[node], replicas = self._programs.merge(merge)(
+                self._nodes[node], replicas, done = self._programs.merge(merge)(
                     self._nodes[node], replicas, stats, action.op
                 )
-        merged = self._wait_for((self._nodes[node], replicas))
         for member, replica in zip(members, replicas, strict=True):
             self._store_member(member, replica)
-        away = [
-            self._replicas[m]
-            for m in members
-            if isinstance(m, int) and not self._placement.is_at_nodes(m)
-        ]
-        finish = self._wait_for(away) if moves else merged
-        return Stamps(start, gathered, merged, finish)
+        if not self._placement.timed:
+            return None
+        compiling = self._compilations.own_seconds - before
+        if not (moves or compiling):
+            return LaunchedMerge(start, done)
+        merged = finish = self._wait_for(done)
+        if moves:
+            away = (m for m in members if not self._placement.is_at_nodes(m))
+            finish = self._wait_for([self._replicas[m] for m in away])
+        return MergeTimes(Stamps(start, gathered, merged, finish), compiling)
 
     def member_model(self, member: int | str) -> Model:
         """Return a member's model, on the device of the nodes."""

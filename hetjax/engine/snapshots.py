@@ -126,6 +126,11 @@ class Snapshots:
     def _evals(self) -> int:
         return len(self._run.records.history.evals)
 
+    @property
+    def rests(self) -> bool:
+        """Whether a snapshot may be taken before the next rounds begin."""
+        return self._manager is not None and self._prefers_rest
+
     def between_events(self) -> None:
         """Take a snapshot if one is due; end the run if one could not be written."""
         if self._manager is None:
@@ -138,7 +143,7 @@ class Snapshots:
 
     def between_rounds(self) -> None:
         """Like `between_events`, after merges and before new rounds begin."""
-        if self._manager is None or not self._prefers_rest:
+        if not self.rests:
             return
         if self._run.runtime.clock.roster.working or self._open is not None:
             return

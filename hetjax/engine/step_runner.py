@@ -42,6 +42,11 @@ class RoundOutcome(NamedTuple):
         """Always true: the program has been launched."""
         return True
 
+    @property
+    def done(self) -> bool:
+        """Whether the arrays are computed."""
+        return not isinstance(self.mean, jax.Array) or self.mean.is_ready()
+
     def wait(self) -> "RoundOutcome":
         """Wait until the arrays are computed; return the outcome itself."""
         jax.block_until_ready((self.replica, self.mean, self.finite))

@@ -61,7 +61,7 @@ class MeasureMembers(NamedTuple):
 
 
 class MergeReplicas(NamedTuple):
-    """Carry out a merge or a fetch; the answer is its `MergeTimes`."""
+    """Carry out a merge or a fetch; the answer is `MergeTimes` or a `LaunchedMerge`."""
 
     action: MergeAction
     stats: np.ndarray  # packed, as `Ledger.take_stats` returns them
@@ -105,6 +105,10 @@ class MergeDone(NamedTuple):
     traffic: Traffic  # of each member
     stamps: Stamps
     missing: tuple[int, ...]  # unreachable members
+
+
+class MergeLaunched(NamedTuple):
+    """A merge may still run: `TapeWriter.settle` waits for it, in the same order."""
 
 
 class EndRun(NamedTuple):

@@ -8,13 +8,14 @@ answers to its entries are sent (see `hetjax.engine.tape`).
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetjax.checkpointable import Checkpointable
 from hetjax.engine import tape
 from hetjax.engine.drawn_examples import Examples
+from hetjax.engine.launched_merge import LaunchedMerge
 from hetjax.engine.protocols import Clock, EvaluatedModel, Traits
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.tape import Tape
@@ -47,6 +48,16 @@ from hetjax.schedule.learning_rates import LearningRateLike, Progress, learning_
 from hetjax.schedule.types import Actions, Policy
 
 NOTHING = Actions()
+
+
+class _Merge(NamedTuple):
+    """A merge that was written, but not recorded yet."""
+
+    action: MergeAction
+    traffic: Traffic
+    requested: float  # [s]
+    visible: float  # [s]
+    missing: tuple[int, ...]
 
 
 class TapeWriter(Checkpointable):
@@ -102,6 +113,8 @@ class TapeWriter(Checkpointable):
         self._awaited = 0  # merges and timers whose events the policy will receive
         self._last: Event | None = None  # the last one that the policy received
         self._pending = Actions()  # decided, of which only the merges are written
+        # merges that have not been settled
+        self.launched: deque[tuple[_Merge, LaunchedMerge]] = deque()
         # workers known to be lost; the clock's roster may be ahead of this
         self._lost = set(clock.roster.lost)
 
@@ -330,18 +343,34 @@ class TapeWriter(Checkpointable):
             missing = yield from self._unreachable(action, missing)
         stats = ledger.take_stats(action, self.examples.share(), accuracy, self._rate())
         times = yield tape.MergeReplicas(action, stats)
-        if stamps is None:
-            stamps = self._clock.merged(action, times)  # pyright: ignore
-        due = self.due[0] if self.due else visible
-        counted = Traffic(0, 0) if traits.traffic else traffic
-        ledger.record_models(action, counted, visible, due)
-        yield tape.MergeDone(action, traffic, stamps, missing)
-        if not (action.blocking or traits.merges_wait):
-            stamps = Stamps(*[stamps.start] * 4)
+        written = _Merge(action, traffic, requested, visible, missing)
+        if isinstance(times, LaunchedMerge):
+            self.launched.append((written, times))
+            yield tape.MergeLaunched()
+        else:
+            yield self._record(written, stamps or self._clock.merged(action, times))
         for member in action.members:
             if isinstance(member, int):
-                ledger.record_merge(member, requested, stamps)
                 self.examples.observe(member)
+
+    def settle(self) -> tape.MergeDone:
+        """Wait for the first of the launched merges, and record it."""
+        merge, launched = self.launched.popleft()
+        stamps = self._clock.merged(merge.action, launched.wait())
+        return self._record(merge, stamps)
+
+    def _record(self, merge: "_Merge", stamps: Stamps) -> tape.MergeDone:
+        """Record a merge in the ledger; return the note about it."""
+        action, traffic, requested, visible, missing = merge
+        due = self.due[0] if self.due else visible
+        counted = Traffic(0, 0) if self._traits.traffic else traffic
+        self.ledger.record_models(action, counted, visible, due)
+        waits = action.blocking or self._traits.merges_wait
+        taken = stamps if waits else Stamps(*[stamps.start] * 4)
+        for member in action.members:
+            if isinstance(member, int):
+                self.ledger.record_merge(member, requested, taken)
+        return tape.MergeDone(action, traffic, stamps, missing)
 
     def _unreachable(
         self, action: MergeAction, missing: tuple[int, ...]

@@ -12,6 +12,7 @@ from hetjax.data.batching import Batch
 from hetjax.engine.programs.compilations import FirstCalls
 from hetjax.engine.programs.merge_functions import check_in, fetch_fn, merge_fn
 from hetjax.engine.traffic import part_of
+from hetjax.machine.types import MergeOp
 from hetjax.local import LocalUpdate, empty_buffers, step_buffers, with_buffers
 from hetjax.merge.counters import counting, places_of
 from hetjax.merge.types import Merge
@@ -221,15 +222,20 @@ class Programs:
         return step
 
     def merge(self, merge: Merge) -> Callable:
-        """(state, replicas, packed worker statistics, op) -> (state, replicas).
+        """(state, replicas, packed worker statistics, op) -> (state, replicas, done).
 
         The state is donated, and so are the replicas, unless the merge updates busy
-        workers, whose steps still read them.
+        workers, whose steps still read them. `done` is computed when all results are,
+        and unlike them it is never donated.
         """
+        apply = merge_fn(merge)
+
+        def run(state: MergeState, replicas: Any, packed: Any, op: MergeOp) -> tuple:
+            return *apply(state, replicas, packed, op), _done()
 
         def make() -> Callable:
             donated = (0,) if merge.updates_busy_workers else (0, 1)
-            return jax.jit(merge_fn(merge), static_argnums=3, donate_argnums=donated)
+            return jax.jit(run, static_argnums=3, donate_argnums=donated)
 
         return self.once(("merge", merge), make)
 
@@ -250,10 +256,16 @@ class Programs:
         return self.once(("model", merge), lambda: jax.jit(model))
 
     def fetch(self, merge: Merge) -> Callable:
-        """(state, replicas) -> replicas with the merge's model; they are donated."""
-        return self.once(
-            ("fetch", merge), lambda: jax.jit(fetch_fn(merge), donate_argnums=1)
-        )
+        """(state, replicas) -> (replicas with the merge's model, done).
+
+        The replicas are donated; `done` is as in `merge`.
+        """
+        apply = fetch_fn(merge)
+
+        def run(state: MergeState, replicas: tuple[Replica, ...]) -> tuple:
+            return apply(state, replicas), _done()
+
+        return self.once(("fetch", merge), lambda: jax.jit(run, donate_argnums=1))
 
     def as_member(self, merge: Merge) -> Callable:
         """(state) -> the node as a replica for its parent node, in its own buffers."""
@@ -301,6 +313,10 @@ class Programs:
             return total, count
 
         return {name: sums(name, value) for name, value in values.items()}
+
+
+def _done() -> jax.Array:
+    return jnp.zeros((), bool)
 
 
 def step_key(key: jax.Array, worker: Any, number: Any) -> jax.Array:

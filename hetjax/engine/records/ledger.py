@@ -123,7 +123,13 @@ class Ledger(Checkpointable):
         if local_round.local_steps and size != last:
             sizes.append((start, float(size)))
         self._in_flight[worker] = start
+        self._begin_after_merge(worker)
         self._last[worker] = size, learning_rate
+
+    def _begin_after_merge(self, worker: int) -> None:
+        """Count a round from the end of its worker's last merge."""
+        start = max(self._in_flight[worker], self._merging_until[worker])
+        self._in_flight[worker] = start
 
     def record_merge(self, worker: int, start: float, stamps: Stamps) -> None:
         """Record that a worker merged, or queued for a merge, from `start` on.
@@ -139,6 +145,8 @@ class Ledger(Checkpointable):
         add(worker, "merging", start, merged)
         add(worker, "transfer", merged, finish)
         self._merging_until[worker] = max(start, finish)
+        if worker in self._in_flight:  # a round that was launched behind the merge
+            self._begin_after_merge(worker)
 
     def record_models(
         self, action: MergeAction, traffic: Traffic, visible: float, due: float

@@ -21,6 +21,7 @@ from hetjax.engine.placement import Placement
 from hetjax.engine.programs.merge_functions import fetch_fn, merge_fn
 from hetjax.engine.replica_store import Model, ReplicaStore
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
+from hetjax.machine.merge_times import MergeTimes
 from hetjax.merge.merge_traffic import Change, Exchange, exchange_of
 from hetjax.merge.types import Merge
 from hetjax.merge.worker_stats import WorkerStats
@@ -172,8 +173,9 @@ class ClusterStore(ReplicaStore):
             found = zip(asked[worker][0], leaves, strict=True)
             self._known_leaves[worker].update(found)
 
-    def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
+    def merge(self, action: MergeAction, stats: np.ndarray) -> MergeTimes:
         """Run a merge on the leaves that `gather` has fetched."""
+        before = self._compilations.own_seconds
         if self._gathered is not action:
             self.gather(action)
         exchange, node = self._exchange(action), action.node
@@ -196,7 +198,8 @@ class ClusterStore(ReplicaStore):
         if node == ROOT and action.op != MergeOp.FETCH:
             self._root_payload = None
         self._send(members, exchange, sent)
-        return Stamps(self._merge_began, gathered, merged, time.perf_counter())
+        stamps = Stamps(self._merge_began, gathered, merged, time.perf_counter())
+        return MergeTimes(stamps, self._compilations.own_seconds - before)
 
     def _read(self, member: int | str, numbers: Sequence[int]) -> list[Any]:
         """The leaves that a merge reads; fresh ones for an unreachable member."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from hetjax.data.batching import Batch
-from hetjax.engine.programs.merge_functions import applied
+from hetjax.engine.programs.merge_functions import applied, fetch_fn
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.local import LocalUpdate
 from hetjax.machine import MergeOp
@@ -87,7 +87,7 @@ def run_stage(
         stats = stats.at[_ACCURACY].set(measured)
         accuracy = [measured]
     if stage.op == MergeOp.FETCH:
-        after, new = programs.fetch(merge)(state, members), state
+        after, new = fetch_fn(merge)(state, members), state
     else:
         if on_devices:
             groups, above = stage.axis_groups, stage.replicated_over

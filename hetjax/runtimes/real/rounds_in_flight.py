@@ -17,6 +17,7 @@ class RoundInFlight:
     stamp: float  # of `time.perf_counter`, when the round was dispatched
     reported: bool = False  # done or failed, with its event in the queue
     abandoned: bool = False  # whether a pause waited for it until its deadline
+    begins_after: float = 0.0  # the end of a merge that its first step waits for
 
 
 class RoundsInFlight:

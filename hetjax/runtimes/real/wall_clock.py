@@ -169,6 +169,9 @@ class WallClock:
         done = Stamps(*map(self.time_of, stamps))
         merged = Merged(action.node, done.finish, action.members, action.op)
         self._events.push(done.finish, merged)
+        for member in action.members:  # rounds that were launched behind the merge
+            if member in self._rounds.begun:
+                self._rounds.begun[member].begins_after = done.finish
         return done
 
     def start(self, worker: int) -> None:
@@ -329,6 +332,7 @@ class WallClock:
         began = self.time_of(completion.began)
         # a pause does not shorten a round that ends within it
         finished = began + completion.finished - completion.began
+        began = min(max(began, round_.begins_after), finished)
         if worker in rounds.unresponsive:
             del rounds.unresponsive[worker]
             if failure:  # it is lost already: report the reason

@@ -2,16 +2,18 @@
 
 A thread runs assignments on its worker's device and reports their times. Then it takes
 the loop's next turns itself, one thread at a time, until it has a new assignment: no
-other thread has to be woken between an arrival and the worker's next local round. The
-caller's thread handles the rest: timers, deadlines, workers that join, the end of the
-run. Threads that are stuck in native code (they are daemons) are named in the history.
+other thread has to be woken between an arrival and the worker's next local round. It
+launches the assignment at once, and takes more turns (in which the loop records what
+happened) while the device computes. The caller's thread handles the rest: timers,
+deadlines, workers that join, the end of the run. Threads that are stuck in native code
+(they are daemons) are named in the history.
 """
 
 import queue
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -126,15 +128,26 @@ class ThreadExecutor:
     def run_turns_on(self, thread: "_WorkerThread") -> None:
         """Take turns on a worker's thread, unless another thread takes them.
 
-        The thread continues until nothing is due, or until it has a new round and
-        another thread can take over. It never waits for another thread, which would put
-        new assignments into its queue.
+        The thread continues until nothing is due, or until it has a new assignment. It
+        never waits for another thread, which would put new assignments into its queue.
         """
         self._idle.add(thread)  # the lock's holder checks this afterwards
         if thread.ending:  # a turn that is passed to it would be lost
             self._idle.discard(thread)
             self._clock.wake_leader(urgent=True)
             return
+        self._try_turns(thread, lambda: not thread.queue.empty())
+
+    def run_turns_during(
+        self, thread: "_WorkerThread", launched: Sequence[RoundOutcome]
+    ) -> None:
+        """Take turns until these assignments are computed or another thread can."""
+        self._try_turns(
+            thread, lambda: self._should_pass_on() or all(o.done for o in launched)
+        )
+
+    def _try_turns(self, thread: "_WorkerThread", yields: Callable[[], bool]) -> None:
+        """Take turns, unless another thread takes them."""
         if not self._turns.acquire(blocking=False):
             return
         try:
@@ -144,9 +157,7 @@ class ThreadExecutor:
                 return
             more = False
             try:
-                more = take_turns(
-                    lambda: not thread.queue.empty() and self._should_pass_on()
-                )
+                more = take_turns(yields)
             except BaseException as error:
                 self._raised = error
             self._clock.wake_leader(urgent=not more)
@@ -275,30 +286,35 @@ class _WorkerThread(threading.Thread):
                 continue
             received, failure, outcomes = time.perf_counter(), "", []
             compiled = self._compilations.own_seconds
+            began = 0.0
             workers = [a.worker for a in group]
             try:
-                outcomes = self._work(group)
+                outcomes = self._launch(group)
+                # compiling is not charged to the worker
+                began = received + self._compilations.own_seconds - compiled
+                self._executor.run_turns_during(self, outcomes)
+                for outcome in outcomes:
+                    outcome.wait()
+                outcome = None
             except Cancelled:
                 pass  # an unresponsive worker reports without its outcome
             except BaseException:
-                failure = traceback.format_exc()
+                failure, outcomes = traceback.format_exc(), []
             finished = time.perf_counter()
-            # compiling is not charged to the worker
-            began = received + self._compilations.own_seconds - compiled
+            if not began:  # nothing was launched
+                began = received + self._compilations.own_seconds - compiled
             began = min(began, finished)
             done = [Completion(k, began, finished, failure, received) for k in workers]
             del group  # so that this thread holds no reference to its arrays
             self._executor.completed(self, done, outcomes)
             self._executor.run_turns_on(self)
 
-    def _work(self, group: list[Assignment]) -> list[RoundOutcome]:
+    def _launch(self, group: list[Assignment]) -> list[RoundOutcome]:
         workers, steps = self._executor.workers, self._executor.steps
         first, between = workers[group[0].worker], self._throttle.between
         # the worker with the largest scripted factor slows down the whole group
         factor = max(workers[a.worker].factor for a in group)
         self._throttle.begin(first.slowdown * factor)
         if len(group) > 1:
-            outcomes = steps.vmapped(group, first.device, between)
-        else:
-            outcomes = [steps.run(group[0], first.step_mode, first.device, between)]
-        return [outcome.wait() for outcome in outcomes]
+            return steps.vmapped(group, first.device, between)
+        return [steps.run(group[0], first.step_mode, first.device, between)]
