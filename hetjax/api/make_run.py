@@ -11,6 +11,8 @@ from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.arguments import Seed, checked
 from hetjax.data.dataset import Dataset
+from hetjax.data.device_rows import device_bytes
+from hetjax.engine.device_data import rows_on
 from hetjax.engine.job import Job
 from hetjax.engine.programs.coupling import check_uncoupled
 from hetjax.engine.programs.task_programs import Programs
@@ -18,7 +20,6 @@ from hetjax.machine import Machine
 from hetjax.made_of import are_same
 from hetjax.replica import Requires
 from hetjax.report.schedule_table import Schedule
-from hetjax.runtimes.compiled.batch_sources import device_bytes, rows_on
 from hetjax.runtimes.compiled.player_choice import num_lanes
 from hetjax.runtimes.compiled.program_parts import Parts, parts_of
 from hetjax.runtimes.compiled.run_function import play_run, rate_dtype

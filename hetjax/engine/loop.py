@@ -228,7 +228,7 @@ class Loop:
     def _carry_out(self, written: tape.Tape) -> None:
         """Play and record all entries, and send the answers to the writer."""
         handlers, answer = self._handlers, None
-        records, later = self._record_of, self._unrecorded
+        later = self._unrecorded
         try:
             while True:
                 try:

@@ -6,26 +6,28 @@ starves a GPU. The step mode changes the last bits of a result, so it is part of
 record.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from hetjax.data.batching import Batch, make_batch
-from hetjax.data.columns import row_bytes
-from hetjax.data.uneven import make_batches
+from hetjax.data.batching import make_batch
+from hetjax.engine.batch_feeds import DeviceFeed, Fed, HostFeed, feed_for
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment
+from hetjax.engine.programs.local_round import step_numbers, step_table
 from hetjax.local import LocalUpdate
 from hetjax.replica import Replica, Requires
 from hetjax.strategies.types import Strategy
 
 ALONE = ("dispatch", "fused", "unrolled")  # step modes of a single worker
 STEP_MODES = (*ALONE, "vmapped")  # "vmapped": workers that share a device, together
-AT_ONCE = 2**20  # bytes of batches that are gathered before the first one is used
 LONGEST = 16  # steps to unroll at most, as a program grows with each; more are fused
+
+Between = Callable[[Any], None]  # called with the replica or replicas
 
 
 class RoundOutcome(NamedTuple):
@@ -48,9 +50,22 @@ class RoundOutcome(NamedTuple):
         return not isinstance(self.mean, jax.Array) or self.mean.is_ready()
 
     def wait(self) -> "RoundOutcome":
-        """Wait until the arrays are computed; return the outcome itself."""
-        jax.block_until_ready((self.replica, self.mean, self.finite))
-        return self
+        """Wait until the arrays are computed; return the outcome with its numbers."""
+        # `finite` is a result of the last program, and so is `mean` if nothing checks
+        finite = self.finite if self.finite is True else np.asarray(self.finite)
+        mean = np.asarray(self.mean)
+        if mean is self.mean:  # without any step there is no mean loss
+            jax.block_until_ready(self.replica)
+        return self._replace(mean=mean, finite=bool(finite))
+
+
+def _mode_of(step_mode: str, a: Assignment) -> str:
+    """Return how one worker makes the steps of an assignment."""
+    steps = len(a.rows)
+    if steps < 2:
+        return "dispatch"
+    too_long = step_mode == "unrolled" and steps > LONGEST
+    return "fused" if too_long or step_mode == "vmapped" else step_mode
 
 
 class StepSettings(NamedTuple):
@@ -84,126 +99,151 @@ class StepRunner:
     def __init__(self, settings: StepSettings, job: Job):
         """Batches are padded, unless that would change statistics or losses."""
         self._programs, self.compilations = job.programs, job.compilations
-        self._train, self._buckets, self._seed = job.train, job.buckets, job.seed
-        self._exact, self._checks = job.programs.exact, job.on_nan == "reset"
+        self._job, self._checks = job, job.on_nan == "reset"
         self._parts = settings.local_update, settings.requires
         # a replica that merges may change during its round is still read then
         self._donate = not settings.shared
         self._records_losses = settings.records_losses
-        self._step = self._programs.step(*self._parts, donate=self._donate)
+        self._feeds: dict[Device | None, HostFeed | DeviceFeed] = {}
+        # programs that were called before, by what decides what is compiled
+        self._called: dict[Hashable, Callable] = {}
 
     def run(
         self,
         assignment: Assignment,
         step_mode: str = "dispatch",
         device: Device | None = None,
-        between: Callable[[Any], None] | None = None,
+        between: Between | None = None,
     ) -> RoundOutcome:
         """Enqueue all steps and return their outcome.
 
         `between` is called after each program. With a device, batches are sent to it
         before the step that needs them.
         """
-        a, replica = assignment, assignment.replica
-        key_data = self._key_data(a)
-        losses, padded, mean = [], 0, np.zeros(())
-        if step_mode == "dispatch" or len(a.rows) < 2:
-            for number, batch in enumerate(self._batches(a.rows)):
-                padded += len(batch.weight) - len(a.rows[number])
-                work = replica, batch, a.learning_rate, key_data[number]
-                replica, values, mean = self._call(self._step, device, between, *work)
-                if self._records_losses:
-                    losses.append((a.rows[number], values))
+        a, how, feed = assignment, _mode_of(step_mode, assignment), self._feed(device)
+        call = partial(self._call, how, device, between)
+        if how == "dispatch" and len(a.rows) != 1:
+            return self._one_by_one(a, feed, call)
+        numbers = self._numbers(a)
+        if how == "dispatch":
+            (fed,) = feed.one_by_one(a.rows)
+            table = step_table(numbers, fed.rows, fed.n)[0]
         else:
-            unrolled = step_mode == "unrolled" and len(a.rows) <= LONGEST
-            program = self._programs.steps(
-                *self._parts, unrolled=unrolled, donate=self._donate
-            )
-            batch = make_batches(self._train, a.rows, self._buckets, exact=self._exact)
-            padded = batch.weight.size - sum(map(len, a.rows))
-            work = replica, batch, a.learning_rate, key_data
-            replica, values, mean = self._call(program, device, between, *work)
+            fed = feed.together(a.rows)
+            table = step_table(numbers, fed.rows, fed.n)
+        replica, losses, mean, finite = call(self._checks, a.replica, fed, table)
+        padded = (fed.size - fed.n) * len(a.rows)
+        return self._outcome(a, replica, losses, mean, finite, padded)
+
+    def _one_by_one(
+        self, a: Assignment, feed: HostFeed | DeviceFeed, call: Callable
+    ) -> RoundOutcome:
+        """Run the steps, or none, each as a program."""
+        replica, recorded, padded, mean = a.replica, [], 0, np.zeros(())
+        numbers = self._numbers(a)
+        for i, fed in enumerate(feed.one_by_one(a.rows) if a.rows else ()):
+            table = step_table(numbers[i : i + 1], fed.rows, fed.n)[0]
+            replica, losses, mean, _ = call(False, replica, fed, table)
+            padded += fed.size - fed.n
             if self._records_losses:
-                losses.append((np.stack(a.rows), values))
-        return self._outcome(replica, losses, mean, padded)
+                recorded.append((a.rows[i], losses))
+        finite = self._programs.finite(replica) if self._checks else True
+        return RoundOutcome(replica, recorded, mean, padded, finite)
 
     def vmapped(
         self,
         group: Sequence[Assignment],
         device: Device | None = None,
-        between: Callable[[Any], None] | None = None,
+        between: Between | None = None,
     ) -> list[RoundOutcome]:
         """Run assignments of the same shape in one program; return their outcomes."""
-        n, rows = len(group), [r for a in group for r in a.rows]
-        program = self._programs.vmapped(*self._parts, donate=self._donate)
-        batches = make_batches(self._train, rows, self._buckets, exact=self._exact)
-        batches = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), batches)
-        replicas, values, means = self._call(
-            program,
-            device,
-            between,
-            tuple(a.replica for a in group),
-            batches,
-            np.array([a.learning_rate for a in group]),
-            np.stack([self._key_data(a) for a in group]),
+        n, feed = len(group), self._feed(device)
+        fed = feed.together([r for a in group for r in a.rows])
+        numbers = np.concatenate(list(map(self._numbers, group)))
+        table = step_table(numbers, fed.rows, fed.n)
+        table = table.reshape(n, -1, table.shape[1])
+        if fed.batches is None:
+            of_worker = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), fed.data)
+            fed = fed._replace(data=of_worker)
+        before = tuple(a.replica for a in group)
+        replicas, losses, means, finite = self._call(
+            "vmapped", device, between, self._checks, before, fed, table
         )
-        padded = batches.weight.size // n - sum(map(len, group[0].rows))
-        outcomes = []
-        for i, (a, replica) in enumerate(zip(group, replicas, strict=True)):
-            recorded = self._records_losses
-            losses = [(np.stack(a.rows), values[i])] if recorded else []
-            outcomes.append(self._outcome(replica, losses, means[i], padded))
-        return outcomes
+        padded = (fed.size - fed.n) * len(group[0].rows)
+        return [
+            self._outcome(
+                a,
+                replicas[i],
+                losses[i],
+                means[i],
+                finite[i] if self._checks else True,
+                padded,
+            )
+            for i, a in enumerate(group)
+        ]
 
     def _call(
         self,
-        program: Callable,
+        how: str,
         device: Device | None,
-        between: Callable[[Any], None] | None,
+        between: Between | None,
+        checks: bool,
         replica: Any,
-        batch: Batch,
-        *rest: Any,
+        fed: Fed,
+        table: np.ndarray,
     ) -> Any:
-        """Call the program; one thread compiles it while others wait."""
-        if device is not None and device.platform != "cpu":
-            batch = jax.device_put(batch, device)  # a CPU uses NumPy arrays as they are
-        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
-        arguments = (replica, batch, *rest)
-        call = self._programs.first_calls.call
-        with self.compilations.of("step"):
-            outputs = call(program, device, shapes, arguments, self.compilations)
+        """Call the program of these inputs; one thread compiles it, others wait."""
+        data = fed.data
+        if not (fed.batches or device is None or device.platform == "cpu"):
+            data = jax.device_put(data, device)  # a CPU uses NumPy arrays
+        key = how, checks, device, table.shape, fed.shape
+        program = self._called.get(key)
+        if program is not None:
+            outputs = program(replica, data, table)
+        else:
+            program = self._programs.local_round(
+                *self._parts, fed.batches, how=how, checks=checks, donate=self._donate
+            )
+            call, arguments = self._programs.first_calls.call, (replica, data, table)
+            with self.compilations.of("step"):
+                outputs = call(program, device, key, arguments, self.compilations)
+            self._called[key] = program
         if between:
             between(outputs[0])
         return outputs
 
     def _outcome(
-        self, replica: Replica, losses: list[Any], mean: Any, padded: int
+        self,
+        a: Assignment,
+        replica: Replica,
+        losses: Any,
+        mean: Any,
+        finite: Any,
+        padded: int,
     ) -> RoundOutcome:
-        finite = self._programs.finite(replica) if self._checks else True
-        return RoundOutcome(replica, losses, mean, padded, finite)
+        rows = a.rows[0] if len(a.rows) == 1 else np.stack(a.rows)
+        recorded = [(rows, losses)] if self._records_losses else []
+        return RoundOutcome(
+            replica, recorded, mean, padded, finite if self._checks else True
+        )
 
-    def _batches(self, rows: Sequence[np.ndarray]) -> Iterator[Batch]:
-        """Yield the batch of each step; small dense ones are gathered together."""
-        data, buckets, exact = self._train, self._buckets, self._exact
-        if data.sparse or len(rows) < 2:
-            yield from (make_batch(data, r, buckets, exact=exact) for r in rows)
-            return
-        several = max(1, AT_ONCE // (len(rows[0]) * row_bytes(data.x)))
-        for i in range(0, len(rows), several):
-            found = make_batches(data, rows[i : i + several], buckets, exact=exact)
-            for k in range(len(found.count)):
-                yield jax.tree.map(lambda leaf, k=k: leaf[k], found)
+    def _feed(self, device: Device | None) -> HostFeed | DeviceFeed:
+        if device not in self._feeds:
+            self._feeds[device] = feed_for(self._job, device)
+        return self._feeds[device]
 
     def arguments(self, replica: Replica, row: np.ndarray) -> tuple[Any, ...]:
         """Return the arguments of the program of one step on these rows."""
-        batch = make_batch(self._train, row, self._buckets, exact=self._exact)
+        job = self._job
+        batch = make_batch(job.train, row, job.buckets, exact=job.programs.exact)
         return replica, batch, np.float32(1e-6), np.zeros(3, np.uint32)
 
     def lowered(self, arguments: tuple[Any, ...]) -> jax.stages.Lowered:
         """Return the lowered program of one step with these `arguments`."""
-        return self._step.lower(*arguments)
+        step = self._programs.step(*self._parts, donate=self._donate)
+        return step.lower(*arguments)
 
-    def _key_data(self, a: Assignment) -> np.ndarray:
-        """Return [K, 3] uint32: (seed, worker, step), which make each step's key."""
-        numbers = range(a.first_step, a.first_step + len(a.rows))
-        return np.array([(self._seed, a.worker, i) for i in numbers], np.uint32)
+    def _numbers(self, a: Assignment) -> np.ndarray:
+        """Return the numbers [K, 4] of the steps of an assignment."""
+        steps, rate = len(a.rows), a.learning_rate
+        return step_numbers(self._job.seed, a.worker, a.first_step, steps, rate)

@@ -8,6 +8,7 @@ from typing import Any
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.engine.capabilities import CheckpointSupport
 from hetjax.engine.decisions import write_unplayed
+from hetjax.engine.device_data import rows_on
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device, Placement
 from hetjax.engine.player_parts import Assignment, Executor
@@ -15,7 +16,7 @@ from hetjax.engine.protocols import Runtime
 from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.engine.step_runner import RoundOutcome, StepRunner, StepSettings
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
-from hetjax.runtimes.compiled.batch_sources import HostRows, rows_on
+from hetjax.runtimes.compiled.batch_sources import HostRows
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
 from hetjax.runtimes.compiled.player_choice import (
     CHECKPOINT_KINDS,

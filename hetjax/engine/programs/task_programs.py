@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from hetjax import tree
 from hetjax.data.batching import Batch
 from hetjax.engine.programs.compilations import FirstCalls
+from hetjax.engine.programs.local_round import RowBatches, local_round
 from hetjax.engine.programs.merge_functions import check_in, fetch_fn, merge_fn
 from hetjax.engine.traffic import part_of
-from hetjax.machine.types import MergeOp
 from hetjax.local import LocalUpdate, empty_buffers, step_buffers, with_buffers
+from hetjax.machine.types import MergeOp
 from hetjax.merge.counters import counting, places_of
 from hetjax.merge.types import Merge
 from hetjax.replica import Replica, Requires
@@ -108,83 +109,45 @@ class Programs:
         """(replica, batch, learning rate, key_data [3]) -> (replica, losses [B], mean).
 
         With `donate` the replica is donated. The step's random key is made from
-        `key_data`, uint32: (seed, worker, step).
+        `key_data`, uint32: (seed, worker, step). Merges with the same buffers share it.
         """
-        return self._stepping(self.step_fn, local_update, requires, donate=donate)
-
-    def steps(
-        self,
-        local_update: LocalUpdate,
-        requires: Requires,
-        *,
-        unrolled: bool,
-        donate: bool = True,
-    ) -> Callable:
-        """(replica, batches [K, ...], learning rate, key_data [K, 3])
-        -> (replica, losses [K, B], mean of the last step).
-
-        As `step`, with all K steps in one program: a loop, or `unrolled`.
-        """
-        make = self._unrolled_fn if unrolled else self._steps_fn
-        return self._stepping(make, local_update, requires, donate=donate)
-
-    def vmapped(
-        self, local_update: LocalUpdate, requires: Requires, *, donate: bool = True
-    ) -> Callable:
-        """(replicas, batches [n, K, ...], learning rates [n], key_data [n, K, 3])
-        -> (replicas, losses [n, K, B], means [n]).
-
-        As `steps`, for n workers in one program.
-        """
-        return self._stepping(self._vmapped_fn, local_update, requires, donate=donate)
-
-    def _stepping(
-        self, make: Callable, local_update: LocalUpdate, requires: Requires, *, donate
-    ) -> Callable:
-        """Return the jitted `make(...)`; merges with the same buffers share it."""
         buffers = step_buffers(local_update, requires)
         return self.once(
-            (make.__name__, local_update, buffers, donate),
+            ("step", local_update, buffers, donate),
             lambda: jax.jit(
-                make(local_update, buffers), donate_argnums=(0,) if donate else ()
+                self.step_fn(local_update, buffers),
+                donate_argnums=(0,) if donate else (),
             ),
         )
 
-    def _unrolled_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
-        return self._steps_fn(local_update, requires, unrolled=True)
-
-    def _steps_fn(
-        self, local_update: LocalUpdate, requires: Requires, *, unrolled: bool = False
+    def local_round(
+        self,
+        local_update: LocalUpdate,
+        requires: Requires,
+        batches: RowBatches | None,
+        *,
+        how: str,
+        checks: bool,
+        donate: bool = True,
     ) -> Callable:
-        step = self.step_fn(local_update, requires)
+        """(replica, data, table) -> (replica, losses, mean, finite).
 
-        def steps(replica: Replica, batches: Batch, rate: jax.Array, key_data: Any):
-            def body(replica: Replica, inputs: tuple) -> tuple[Replica, tuple]:
-                batch, own = inputs
-                replica, losses, mean = step(replica, batch, rate, own)
-                return replica, (losses, mean)
+        All steps of a round as one program, or, with how="dispatch", one step. See
+        `hetjax.engine.programs.local_round` for `data` and `table` [K, ...]. `losses`
+        are [K, B], or [B]; `mean` is that of the last step. With `checks`, `finite`
+        says whether all numbers of the replica are finite; else it is (). `how` may
+        also be "fused" or "unrolled", or "vmapped": then there are several replicas,
+        [n, K, ...]. Merges with the same buffers share it.
+        """
+        buffers = step_buffers(local_update, requires)
 
-            number = key_data.shape[0] if unrolled else 1
-            replica, (losses, means) = jax.lax.scan(
-                body, replica, (batches, key_data), unroll=number
-            )
-            return replica, losses, means[-1]
+        def make() -> Callable:
+            step = self.step_fn(local_update, buffers)
+            program = local_round(step, batches, how, checks)
+            return jax.jit(program, donate_argnums=(0,) if donate else ())
 
-        return steps
-
-    def _vmapped_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
-        several = over_workers(self._steps_fn(local_update, requires))
-
-        def vmapped(replicas: tuple[Replica, ...], *rest: Any) -> tuple:
-            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
-            stacked, losses, means = several(stacked, *rest)
-            after = [
-                jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
-                for i in range(len(replicas))
-            ]
-            return tuple(after), losses, means
-
-        return vmapped
+        key = "local round", local_update, buffers, batches, how, checks, donate
+        return self.once(key, make)
 
     def replica(self, local_update: LocalUpdate, requires: Requires) -> Callable:
         """(params, model state) -> a new replica, in its own device buffers.

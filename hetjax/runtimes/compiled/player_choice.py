@@ -4,26 +4,26 @@ The choice depends on the request and the platform, never on timing, as players 
 in the last bits of a result.
 """
 
-import os
 import pickle
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hetjax import tree
+from hetjax.data.device_rows import device_bytes
+from hetjax.engine import device_data
+from hetjax.engine.device_data import device_memory, fits
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import BY_REQUEST, REFERENCE
 from hetjax.engine.rollback import frozen
 from hetjax.engine.tape import StartRound
 from hetjax.machine import WorkerInfo
-from hetjax.runtimes.compiled.batch_sources import MAX_SENT_BYTES, device_bytes
+from hetjax.runtimes.compiled.batch_sources import MAX_SENT_BYTES
 from hetjax.runtimes.step_modes import flops_per_example, loops_are_fast, step_bytes
 from hetjax.strategies.types import Strategy
 
-DATA_SHARE = 0.25  # of a device's memory for training data, at most
 STATE_SHARE = 0.5  # ... for replicas and states, in `COPIES` copies
 COPIES = 3  # of the run state: before a launch, after it, and at a mark
-SMALL_HOST = 2**33  # bytes of memory, if the system does not tell
 STEPS_SHARE = 0.2  # ... for intermediates of steps that run side by side
 ROWS_ONLY = 2**25  # bytes of a replica whose steps touch few rows (see below)
 FLOPS = {"cpu": 2e10}  # ahead of the results, at most: a few seconds
@@ -57,15 +57,13 @@ def choose(
 
     Errors: a ValueError if `compiled=True` or `data_on="device"` is impossible.
     """
-    num_bytes = device_bytes(job.train)
-    memory = DATA_SHARE * device_memory(devices[0])
-    fits = num_bytes is not None and num_bytes <= memory
-    if job.data_on == "device" and not fits:
+    it_fits = fits(job.train, devices[0])
+    if job.data_on == "device" and not it_fits:
         raise ValueError(
             'data_on="device": the training split is not in memory, or is larger than '
-            f"{DATA_SHARE:.0%} of the device's memory; omit data_on"
+            f"{device_data.DATA_SHARE:.0%} of the device's memory; omit data_on"
         )
-    on_device = fits and job.data_on != "host"
+    on_device = it_fits and job.data_on != "host"
     if job.compiled is False:
         return PlayerChoice(False, False, BY_REQUEST)
     why = _obstacle(strategy, job, workers, devices)
@@ -148,17 +146,6 @@ def _replica_bytes(strategy: Strategy, job: Job) -> int:
     merge = job.programs.merges_of(strategy)[0]
     requires = (*merge.requires, *strategy.local.requires)
     return tree.num_bytes(job.programs.replica_like(strategy.local, requires))
-
-
-def device_memory(device: Device) -> float:
-    """Return the bytes of a device's memory; for a CPU, the host's memory."""
-    stats = device.memory_stats() or {}
-    if "bytes_limit" in stats:
-        return stats["bytes_limit"]
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # not on every system
-        return SMALL_HOST
 
 
 def reconsider(

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetjax.data.batching import RATIO, Bucket
-from hetjax.runtimes.compiled.batch_sources import BucketSteps, check_rows, pad_rows
+from hetjax.data.device_rows import check_rows, pad_rows
+from hetjax.runtimes.compiled.batch_sources import BucketSteps
 from hetjax.runtimes.compiled.stretch import FIELDS, Stretch
 from hetjax.runtimes.compiled.stretch_types import StretchTables
 

@@ -284,28 +284,27 @@ class _WorkerThread(threading.Thread):
             if group is _TURN:
                 self._executor.run_turns_on(self)
                 continue
-            received, failure, outcomes = time.perf_counter(), "", []
+            received, failure = time.perf_counter(), ""
+            launched = outcomes = []
             compiled = self._compilations.own_seconds
             began = 0.0
             workers = [a.worker for a in group]
             try:
-                outcomes = self._launch(group)
+                launched = self._launch(group)
                 # compiling is not charged to the worker
                 began = received + self._compilations.own_seconds - compiled
-                self._executor.run_turns_during(self, outcomes)
-                for outcome in outcomes:
-                    outcome.wait()
-                outcome = None
+                self._executor.run_turns_during(self, launched)
+                outcomes = [outcome.wait() for outcome in launched]
             except Cancelled:
                 pass  # an unresponsive worker reports without its outcome
             except BaseException:
-                failure, outcomes = traceback.format_exc(), []
+                failure = traceback.format_exc()
             finished = time.perf_counter()
             if not began:  # nothing was launched
                 began = received + self._compilations.own_seconds - compiled
             began = min(began, finished)
             done = [Completion(k, began, finished, failure, received) for k in workers]
-            del group  # so that this thread holds no reference to its arrays
+            group = launched = None  # this thread must not hold its arrays
             self._executor.completed(self, done, outcomes)
             self._executor.run_turns_on(self)
 

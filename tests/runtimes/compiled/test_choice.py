@@ -10,6 +10,7 @@ from tiny_problems import three_workers
 import hetjax as hj
 from hetjax.data.columns import RowsView
 from hetjax.data.dataset import Split
+from hetjax.engine import device_data
 from hetjax.report.record import run_record
 from hetjax.runtimes.compiled import player_choice
 
@@ -97,7 +98,7 @@ def test_data_that_do_not_fit_are_sent(monkeypatch):
     assert not chosen(train=on_disk()).on_device
     with pytest.raises(ValueError, match='data_on="device": .* is not in memory'):
         chosen(train=on_disk(), data_on="device")
-    monkeypatch.setattr(player_choice, "DATA_SHARE", 1e-12)
+    monkeypatch.setattr(device_data, "DATA_SHARE", 1e-12)
     found = chosen()
     assert (found.compiled, found.on_device) == (True, False)
     with pytest.raises(ValueError, match="larger than 0% of the device"):

@@ -16,12 +16,8 @@ from hetjax.data.batching import (
 )
 from hetjax.data.columns import RowsView
 from hetjax.data.dataset import Split
-from hetjax.runtimes.compiled.batch_sources import (
-    DeviceRows,
-    HostRows,
-    device_bytes,
-    pad_rows,
-)
+from hetjax.data.device_rows import DeviceRows, device_bytes, pad_rows
+from hetjax.runtimes.compiled.batch_sources import HostRows
 from hetjax.runtimes.compiled.stretch import Stretch
 from hetjax.runtimes.compiled.tables import Buckets
 

@@ -20,12 +20,12 @@ from policy_driver import infos
 from tape_laws import written
 
 import hetjax
+from hetjax.data.device_rows import DeviceRows
 from hetjax.engine import tape
 from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.protocols import EvaluatedModel, Traits
 from hetjax.machine import Arrival, LocalRound, MergeAction
 from hetjax.runtimes.compiled import stretch_collector
-from hetjax.runtimes.compiled.batch_sources import DeviceRows
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
 from hetjax.runtimes.compiled.stretch import FIELDS, Stretch
 from hetjax.runtimes.compiled.stretch_types import WORKER

@@ -1,0 +1,135 @@
+"""Feeds: what the programs of local rounds receive as their batches.
+
+The training data are on the device, which gathers batches from row numbers; or the host
+gathers batches and sends them. A CPU is the host: there, dense batches that the host
+gathers are faster.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from hetjax.data.batching import Batch, Bucket, bucket_of, make_batch, repeated
+from hetjax.data.columns import gather_rows, row_bytes
+from hetjax.data.device_rows import DeviceRows, pad_rows
+from hetjax.data.uneven import make_batches
+from hetjax.engine.device_data import fits, rows_on
+from hetjax.engine.job import Job
+from hetjax.engine.placement import Device
+from hetjax.engine.programs.local_round import RowBatches
+
+AT_ONCE = 2**20  # bytes of batches that are gathered before the first one is used
+
+Rows = Sequence[np.ndarray]  # of the training split, one array per step
+
+
+class Fed(NamedTuple):
+    """The batches of some steps of n examples each, or of one."""
+
+    data: Any  # batches, or the arrays on the device
+    size: int  # of the padded batches
+    n: int
+    shape: Hashable  # decides, with the number of steps, what is compiled
+    batches: RowBatches | None = None  # how a program gathers them; None: they are sent
+    rows: np.ndarray | None = None  # [steps, size], if a program gathers them
+
+
+class HostFeed:
+    """Gathers batches on the host."""
+
+    def __init__(self, job: Job):
+        """Batches are padded, unless that would change statistics or losses."""
+        self._train, self._buckets = job.train, job.buckets
+        self._exact = job.programs.exact
+        self._dense = not job.train.sparse
+        # of dense batches of n examples: padded size, weights, and count
+        self._of_size: dict[int, tuple[int, np.ndarray, np.float32]] = {}
+
+    def together(self, rows: Rows) -> Fed:
+        """Return the batches of all steps, [steps, ...]."""
+        batch = make_batches(self._train, rows, self._buckets, exact=self._exact)
+        return self._fed(batch, batch.weight.shape[-1], len(rows[0]))
+
+    def one_by_one(self, rows: Rows) -> Iterator[Fed]:
+        """Yield the batch of each step; small dense ones are gathered together."""
+        if not self._dense:
+            for r in rows:
+                batch = make_batch(self._train, r, self._buckets, exact=self._exact)
+                yield self._fed(batch, len(batch.weight), len(r))
+            return
+        several = max(1, AT_ONCE // (len(rows[0]) * row_bytes(self._train.x)))
+        for i in range(0, len(rows), several):
+            yield from self._dense_batches(rows[i : i + several])
+
+    def _dense_batches(self, rows: Rows) -> Iterator[Fed]:
+        """Yield batches that are gathered together."""
+        n, train = len(rows[0]), self._train
+        if n not in self._of_size:
+            size = bucket_of(self._buckets, n, exact=self._exact).size
+            weight = (np.arange(size) < n).astype(np.float32)
+            self._of_size[n] = size, weight, np.float32(n)
+        size, weight, count = self._of_size[n]
+        padded = rows if size == n else [repeated(r, size) for r in rows]
+        if len(rows) == 1:
+            x, y = gather_rows((train.x, train.y), padded[0])
+            yield Fed(Batch(x, y, weight, count), size, n, size)
+            return
+        found = gather_rows((train.x, train.y), np.stack(padded))
+        plain = all(type(column) is np.ndarray for column in found)
+        for k in range(len(rows)):
+            x, y = (
+                (found[0][k], found[1][k])
+                if plain
+                else jax.tree.map(lambda leaf, k=k: leaf[k], found)
+            )
+            yield Fed(Batch(x, y, weight, count), size, n, size)
+
+    def _fed(self, batch: Batch, size: int, n: int) -> Fed:
+        if self._dense:
+            return Fed(batch, size, n, size)
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
+        return Fed(batch, size, n, shapes)
+
+
+class DeviceFeed:
+    """Lets programs gather batches on the device."""
+
+    def __init__(self, job: Job, rows: DeviceRows):
+        """`rows` are the training split on the device."""
+        self._rows, self._buckets, self._exact = rows, job.buckets, job.programs.exact
+        self._of_size: dict[int, Bucket] = {}  # of dense batches
+
+    def together(self, rows: Rows) -> Fed:
+        """Return the rows of all steps."""
+        lengths = [self._rows.lengths(r) for r in rows] if self._rows.sparse else []
+        n, bucket = len(rows[0]), self._bucket(len(rows[0]), lengths)
+        taken = rows[0][None] if len(rows) == 1 else np.stack(rows)
+        if bucket.size != n:
+            of_arrays = [np.concatenate(x) for x in zip(*lengths, strict=True)]
+            taken = pad_rows(taken, bucket.size, of_arrays)
+        batches = RowBatches(self._rows.batch_maker, bucket)
+        return Fed(self._rows.arrays, bucket.size, n, bucket, batches, taken)
+
+    def one_by_one(self, rows: Rows) -> Iterator[Fed]:
+        """Yield the rows of each step."""
+        fed = self.together(rows)
+        assert fed.rows is not None
+        for i in range(len(rows)):
+            yield fed._replace(rows=fed.rows[i : i + 1])
+
+    def _bucket(self, n: int, lengths: Sequence[list[np.ndarray]]) -> Bucket:
+        if n in self._of_size:
+            return self._of_size[n]
+        bucket = bucket_of(self._buckets, n, lengths, exact=self._exact)
+        if not lengths:
+            self._of_size[n] = bucket
+        return bucket
+
+
+def feed_for(job: Job, device: Device | None) -> HostFeed | DeviceFeed:
+    """Return the feed of a job's training split for a device."""
+    if device is None or device.platform == "cpu" or not fits(job.train, device):
+        return HostFeed(job)
+    return DeviceFeed(job, rows_on(job, device))
