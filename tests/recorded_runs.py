@@ -115,8 +115,8 @@ def recorded(policy, machine, *, path=None, count=None, header=HEADER, **setting
     recorder = Recorder(clock.workers, header, path)
     tape = writer(policy, clock, **settings)
     run = carried_out(tape, count=count, hear=recorder.write)
-    recorder.recording.end(stopped="as asked")
-    recorder.recording.close()
+    recorder.end(stopped="as asked")
+    recorder.close()
     return run, recorder.recording.load()
 
 

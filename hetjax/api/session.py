@@ -251,11 +251,11 @@ class Session:
         before = folder.evals if folder else []  # of a resumed run
         for point in before:
             bar.advance(point["seconds"], point, metric, ran=False)
-        recording = None
+        recorder = None
         try:
             callbacks.begin(before)
             runtime = self.opened(strategy, job, checkpointed=folder is not None)
-            recording = runtime.recorder and runtime.recorder.recording
+            recorder = runtime.recorder
             clock, policy = runtime.clock, None
             if isinstance(clock, StoredTape):  # a replay decides as recorded
                 policy = clock.policy(strategy.policy)
@@ -270,12 +270,12 @@ class Session:
             )
             with bar.following(lambda: clock.now):
                 history = loop.run()
-            if recording is not None and history.error is None:
+            if recorder is not None and history.error is None:
                 params = digest(history.params)
-                recording.end(stopped=history.stopped, params=params)
+                recorder.end(stopped=history.stopped, params=params)
         finally:
-            if recording is not None:
-                recording.close()
+            if recorder is not None:
+                recorder.close()
             failed = callbacks.close()
         history.error = history.error or failed
         # a run that ended early still moves the bar to its end
@@ -298,7 +298,7 @@ class Session:
             runtime.coordination.leave(error)
             runtime.player.close()
             if runtime.recorder is not None:
-                runtime.recorder.recording.close()
+                runtime.recorder.close()
             raise error
         return runtime
 

@@ -204,6 +204,8 @@ def repeated(rows: np.ndarray, size: int) -> np.ndarray:
 
 def nonzeros_counter(split: Split) -> Callable[[Sequence[np.ndarray]], list[int]]:
     """Return a function: rows of each batch -> non-zeros in its inputs, 0 if dense."""
+    if not sparse_leaves(split.x):
+        return lambda rows: [0] * len(rows)
     return lambda rows: [
         sum(int(n.sum()) for n in lengths_of(split.x, r)) for r in rows
     ]

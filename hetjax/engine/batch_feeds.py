@@ -44,6 +44,9 @@ class HostFeed:
         self._train, self._buckets = job.train, job.buckets
         self._exact = job.programs.exact
         self._dense = not job.train.sparse
+        columns = job.train.x, job.train.y
+        self._plain = all(type(column) is np.ndarray for column in columns)
+        self._row_bytes = row_bytes(job.train.x)
         # of dense batches of n examples: padded size, weights, and count
         self._of_size: dict[int, tuple[int, np.ndarray, np.float32]] = {}
 
@@ -52,39 +55,45 @@ class HostFeed:
         batch = make_batches(self._train, rows, self._buckets, exact=self._exact)
         return self._fed(batch, batch.weight.shape[-1], len(rows[0]))
 
+    def one(self, rows: np.ndarray) -> Fed:
+        """Return the batch of a step."""
+        if self._dense:
+            n = len(rows)
+            size, weight, count = self._of_size.get(n) or self._size(n)
+            x, y = self._gathered(repeated(rows, size))
+            return Fed(Batch(x, y, weight, count), size, n, size)
+        batch = make_batch(self._train, rows, self._buckets, exact=self._exact)
+        return self._fed(batch, len(batch.weight), len(rows))
+
     def one_by_one(self, rows: Rows) -> Iterator[Fed]:
         """Yield the batch of each step; small dense ones are gathered together."""
         if not self._dense:
-            for r in rows:
-                batch = make_batch(self._train, r, self._buckets, exact=self._exact)
-                yield self._fed(batch, len(batch.weight), len(r))
+            yield from map(self.one, rows)
             return
-        several = max(1, AT_ONCE // (len(rows[0]) * row_bytes(self._train.x)))
+        n = len(rows[0])
+        size, weight, count = self._of_size.get(n) or self._size(n)
+        several = max(1, AT_ONCE // (n * self._row_bytes))
         for i in range(0, len(rows), several):
-            yield from self._dense_batches(rows[i : i + several])
+            padded = [repeated(r, size) for r in rows[i : i + several]]
+            found = self._gathered(np.stack(padded))
+            for k in range(len(padded)):
+                x, y = (
+                    (found[0][k], found[1][k])
+                    if self._plain
+                    else jax.tree.map(lambda leaf, k=k: leaf[k], found)
+                )
+                yield Fed(Batch(x, y, weight, count), size, n, size)
 
-    def _dense_batches(self, rows: Rows) -> Iterator[Fed]:
-        """Yield batches that are gathered together."""
-        n, train = len(rows[0]), self._train
-        if n not in self._of_size:
-            size = bucket_of(self._buckets, n, exact=self._exact).size
-            weight = (np.arange(size) < n).astype(np.float32)
-            self._of_size[n] = size, weight, np.float32(n)
-        size, weight, count = self._of_size[n]
-        padded = rows if size == n else [repeated(r, size) for r in rows]
-        if len(rows) == 1:
-            x, y = gather_rows((train.x, train.y), padded[0])
-            yield Fed(Batch(x, y, weight, count), size, n, size)
-            return
-        found = gather_rows((train.x, train.y), np.stack(padded))
-        plain = all(type(column) is np.ndarray for column in found)
-        for k in range(len(rows)):
-            x, y = (
-                (found[0][k], found[1][k])
-                if plain
-                else jax.tree.map(lambda leaf, k=k: leaf[k], found)
-            )
-            yield Fed(Batch(x, y, weight, count), size, n, size)
+    def _gathered(self, rows: np.ndarray) -> tuple[Any, Any]:
+        x, y = self._train.x, self._train.y
+        if self._plain:  # shorter
+            return x.take(rows, axis=0), y.take(rows, axis=0)
+        return gather_rows((x, y), rows)
+
+    def _size(self, n: int) -> tuple[int, np.ndarray, np.float32]:
+        size = bucket_of(self._buckets, n, exact=self._exact).size
+        weight = (np.arange(size) < n).astype(np.float32)
+        return self._of_size.setdefault(n, (size, weight, np.float32(n)))
 
     def _fed(self, batch: Batch, size: int, n: int) -> Fed:
         if self._dense:
@@ -111,6 +120,10 @@ class DeviceFeed:
             taken = pad_rows(taken, bucket.size, of_arrays)
         batches = RowBatches(self._rows.batch_maker, bucket)
         return Fed(self._rows.arrays, bucket.size, n, bucket, batches, taken)
+
+    def one(self, rows: np.ndarray) -> Fed:
+        """Return the rows of a step."""
+        return self.together([rows])
 
     def one_by_one(self, rows: Rows) -> Iterator[Fed]:
         """Yield the rows of each step."""

@@ -126,7 +126,7 @@ class StepRunner:
             return self._one_by_one(a, feed, call)
         numbers = self._numbers(a)
         if how == "dispatch":
-            (fed,) = feed.one_by_one(a.rows)
+            fed = feed.one(a.rows[0])
             table = step_table(numbers, fed.rows, fed.n)[0]
         else:
             fed = feed.together(a.rows)

@@ -46,6 +46,9 @@ def _op(text: str) -> MergeOp:
     return found
 
 
+MAX_ENTRIES = 256  # of the tape, whose lines are not made yet
+
+
 class Recorder:
     """Writes a line for each round, merge and event of a tape."""
 
@@ -59,6 +62,7 @@ class Recorder:
     ):
         """Write the first line, unless the file `continues`: `load` then says where."""
         self.recording = Recording(path, continues=continues)
+        self._entries: list[Any] = []  # whose lines are not made yet
         described = [info._asdict() for info in workers]
         self._first = {"trace": VERSION, **header, "workers": described}
         if not continues:
@@ -66,17 +70,36 @@ class Recorder:
 
     def write(self, entry: Any) -> None:
         """Write an entry of the tape, if a trace has lines for its kind."""
-        lines_of = _LINES.get(type(entry))
-        if lines_of is not None:
-            for line in lines_of(entry):
+        if type(entry) in _LINES:
+            self._entries.append(entry)
+            if len(self._entries) >= MAX_ENTRIES:
+                self._write_lines()
+
+    def _write_lines(self) -> None:
+        """Make the lines of all entries: at once, which is faster than one by one."""
+        entries, self._entries = self._entries, []
+        for entry in entries:
+            for line in _LINES[type(entry)](entry):
                 self.recording.write(line)
 
     def flush(self) -> None:
         """Write all buffered lines to the file."""
+        self._write_lines()
         self.recording.flush()
+
+    def end(self, **what: Any) -> None:
+        """Write the last line."""
+        self._write_lines()
+        self.recording.end(**what)
+
+    def close(self) -> None:
+        """Write everything that is buffered, and close the file."""
+        self._write_lines()
+        self.recording.close()
 
     def save(self) -> int:
         """Return the length of the file."""
+        self._write_lines()
         return self.recording.length
 
     def load(self, length: int, now: float) -> None:

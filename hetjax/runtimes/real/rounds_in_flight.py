@@ -1,5 +1,6 @@
 """The local rounds in flight on real workers, and overdue workers (host world)."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ class RoundsInFlight:
         self.deadlines = Deadlines(workers, allowance)
         self._is_compiling = is_compiling
         self.begun: dict[int, RoundInFlight] = {}
+        self._earliest = math.inf  # no deadline [s] of an awaited round is before it
         self.unresponsive: dict[int, RoundInFlight] = {}
 
     def begin(
@@ -45,11 +47,24 @@ class RoundsInFlight:
         """Begin a worker's round at `start` [s]."""
         deadline = start + self.deadlines.allowed(worker, local_round)
         self.begun[worker] = RoundInFlight(local_round, start, deadline, stamp)
+        self._earliest = min(self._earliest, deadline)
 
     @property
     def awaited(self) -> dict[int, RoundInFlight]:
         """The rounds by worker that have not been reported."""
         return {k: r for k, r in self.begun.items() if not r.reported}
+
+    def may_be_overdue(self, now: float) -> bool:
+        """Whether a worker may be past its deadline; usually, one comparison tells."""
+        if now < self._earliest:
+            return False
+        self._earliest = self.first_deadline
+        return self._earliest <= now
+
+    def abandon(self, worker: int) -> None:
+        """Note that a pause waited for a worker until its deadline."""
+        self.begun[worker].abandoned = True
+        self._earliest = -math.inf
 
     def overdue(self, now: float) -> list[int]:
         """Return workers past their deadlines; extend those of workers that compile."""
@@ -66,9 +81,13 @@ class RoundsInFlight:
 
     @property
     def first_deadline(self) -> float:
-        """The earliest deadline [s] of an awaited round; inf without one."""
-        deadlines = (r.deadline for r in self.awaited.values())
-        return min(deadlines, default=float("inf"))
+        """The earliest deadline [s] of an awaited round; inf without one.
+
+        That of an abandoned round has passed.
+        """
+        rounds = self.awaited.values()
+        deadlines = (-math.inf if r.abandoned else r.deadline for r in rounds)
+        return min(deadlines, default=math.inf)
 
     def seconds_left(self, now: float) -> float:
         """Return the seconds from `now` after which all rounds are usually done."""

@@ -215,7 +215,7 @@ class WallClock:
             with suppress(queue.Empty):
                 self._receive(self._reports.get(timeout=left))
         for worker in overdue:
-            self._rounds.begun[worker].abandoned = True
+            self._rounds.abandon(worker)
 
     # -- threads and their leader --------------------------------------------------
 
@@ -264,7 +264,7 @@ class WallClock:
         self._collect()
         event = None
         now = self._time()
-        if self._rounds.first_deadline <= min(now, self._events.next_time):
+        if self._rounds.may_be_overdue(min(now, self._events.next_time)):
             event = self._lose_overdue(now)
         event = event or self._next_due() or self._lose_overdue(self._time())
         if event is not None:
@@ -307,6 +307,8 @@ class WallClock:
         return event
 
     def _lose_overdue(self, now: float) -> Event | None:
+        if not self._rounds.may_be_overdue(now):
+            return None
         for worker in self._rounds.overdue(now):
             round_ = self._rounds.begun.pop(worker)
             self._rounds.unresponsive[worker] = round_
