@@ -26,6 +26,12 @@ class Placement(NamedTuple):
         """Whether a worker's or node's model is on the device where merges run."""
         return isinstance(member, str) or self.of_worker(member) == self.nodes
 
+    def away(self, members: Sequence[int | str]) -> list[int]:
+        """Return the workers among them that are not on the device of the nodes."""
+        if not self.workers:
+            return []
+        return [m for m in members if isinstance(m, int) and not self.is_at_nodes(m)]
+
     def to_nodes(self, trees: Any) -> Any:
         """Move the trees to the device where merges run."""
         return trees if self.nodes is None else jax.device_put(trees, self.nodes)

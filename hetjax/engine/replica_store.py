@@ -4,6 +4,8 @@ This is the store of the reference player. It knows no clock and no policy.
 """
 
 import time
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import jax
@@ -53,6 +55,8 @@ class ReplicaStore:
         self.shared = self._merges[0].updates_busy_workers
         self._replicas: dict[int, Replica] = {}
         self._checked_out: dict[int, Replica | None] = {}  # by worker in a round
+        # launches of merges, by what decides which program is compiled
+        self._launched: dict[Hashable, Callable] = {}
         # a merge sends the parameters and model state of a replica
         self.num_bytes = tree.num_bytes(self._initial)
 
@@ -183,37 +187,53 @@ class ReplicaStore:
         between devices and nothing had to be compiled, the merge may still run. Stamps
         are those of `time.perf_counter`.
         """
-        before = self._compilations.own_seconds
-        whole, node = self.merge_of(action.node), action.node
-        merge = self._programs.part_of(whole, action.part)
+        node, members = action.node, action.members + action.partners
         if node not in self._nodes:  # every node starts from the initial model
-            self._nodes[node] = self._begin_node(whole)
-        start = time.perf_counter()
-        members = (*action.members, *action.partners)
-        moves = not all(self._placement.is_at_nodes(m) for m in members)
-        replicas = tuple(self._gather(m) for m in members)
-        gathered = self._wait_for(replicas) if moves else start
-        with self._compilations.of("merge"):
-            if action.op == MergeOp.FETCH:
-                replicas, done = self._programs.fetch(merge)(
-                    self._nodes[node], replicas
-                )
-            else:
-                self._nodes[node], replicas, done = self._programs.merge(merge)(
-                    self._nodes[node], replicas, stats, action.op
-                )
+            self._nodes[node] = self._begin_node(self.merge_of(node))
+        kind = node, action.part, action.op, len(members)
+        start, before = time.perf_counter(), self._compilations.own_seconds
+        away = self._placement.away(members)
+        replicas = tuple(map(self._gather, members))
+        gathered = self._wait_for(replicas) if away else start
+        if kind in self._launched:
+            replicas, done = self._launched[kind](node, replicas, stats)
+        else:  # it is compiled
+            self._launched[kind] = launch = partial(self._launch, *self._merge(action))
+            with self._compilations.of("merge"):
+                replicas, done = launch(node, replicas, stats)
         for member, replica in zip(members, replicas, strict=True):
             self._store_member(member, replica)
         if not self._placement.timed:
             return None
         compiling = self._compilations.own_seconds - before
-        if not (moves or compiling):
+        if not (away or compiling):
             return LaunchedMerge(start, done)
         merged = finish = self._wait_for(done)
-        if moves:
-            away = (m for m in members if not self._placement.is_at_nodes(m))
+        if away:
             finish = self._wait_for([self._replicas[m] for m in away])
         return MergeTimes(Stamps(start, gathered, merged, finish), compiling)
+
+    def _merge(self, action: MergeAction) -> tuple[Callable, MergeOp]:
+        """Return the program of a merge or of a fetch."""
+        merge = self._programs.part_of(self.merge_of(action.node), action.part)
+        fetches = action.op == MergeOp.FETCH
+        make = self._programs.fetch if fetches else self._programs.merge
+        return make(merge), action.op
+
+    def _launch(
+        self,
+        program: Callable,
+        op: MergeOp,
+        node: str,
+        replicas: tuple[Replica, ...],
+        stats: np.ndarray,
+    ) -> tuple[tuple[Replica, ...], jax.Array]:
+        """Launch a merge's program; return the replicas, and what tells its end."""
+        state = self._nodes[node]
+        if op == MergeOp.FETCH:
+            return program(state, replicas)
+        self._nodes[node], replicas, done = program(state, replicas, stats, op)
+        return replicas, done
 
     def member_model(self, member: int | str) -> Model:
         """Return a member's model, on the device of the nodes."""
