@@ -198,7 +198,7 @@ class _Hangs:
         self._seconds, self._first, self._done = seconds, None, False
 
     def __enter__(self) -> None:
-        self._before: Callable[..., Any] = thread_executor._WorkerThread._work
+        self._before: Callable[..., Any] = thread_executor._WorkerThread._launch
 
         def work(thread: threading.Thread, group: Any) -> Any:
             if thread.name == self._name and not self._done:
@@ -208,10 +208,10 @@ class _Hangs:
                     time.sleep(self._seconds)
             return self._before(thread, group)
 
-        thread_executor._WorkerThread._work = work  # pyright: ignore[reportAttributeAccessIssue]
+        thread_executor._WorkerThread._launch = work  # pyright: ignore[reportAttributeAccessIssue]
 
     def __exit__(self, *error: object) -> None:
-        thread_executor._WorkerThread._work = self._before  # pyright: ignore
+        thread_executor._WorkerThread._launch = self._before  # pyright: ignore
 
 
 def _on_mesh(name: str, fault: str, folder: Path) -> str:

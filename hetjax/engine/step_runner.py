@@ -47,7 +47,8 @@ class RoundOutcome(NamedTuple):
     @property
     def done(self) -> bool:
         """Whether the arrays are computed."""
-        return not isinstance(self.mean, jax.Array) or self.mean.is_ready()
+        is_ready = getattr(self.mean, "is_ready", None)  # NumPy's arrays have none
+        return is_ready is None or is_ready()
 
     def wait(self) -> "RoundOutcome":
         """Wait until the arrays are computed; return the outcome with its numbers."""

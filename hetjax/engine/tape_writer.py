@@ -21,6 +21,7 @@ from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.tape import Tape
 from hetjax.machine.merge_times import (
     MergeRequest,
+    MergeTimes,
     Stamps,
     Traffic,
     changes_root,
@@ -348,7 +349,7 @@ class TapeWriter(Checkpointable):
             self.launched.append((written, times))
             yield tape.MergeLaunched()
         else:
-            yield self._record(written, stamps or self._clock.merged(action, times))
+            yield self._record(written, stamps or self._measured(action, times))
         for member in action.members:
             if isinstance(member, int):
                 self.examples.observe(member)
@@ -356,8 +357,10 @@ class TapeWriter(Checkpointable):
     def settle(self) -> tape.MergeDone:
         """Wait for the first of the launched merges, and record it."""
         merge, launched = self.launched.popleft()
-        stamps = self._clock.merged(merge.action, launched.wait())
-        return self._record(merge, stamps)
+        return self._record(merge, self._measured(merge.action, launched.wait()))
+
+    def _measured(self, action: MergeAction, times: MergeTimes) -> Stamps:
+        return self._clock.merged(action, times)  # pyright: ignore
 
     def _record(self, merge: "_Merge", stamps: Stamps) -> tape.MergeDone:
         """Record a merge in the ledger; return the note about it."""
