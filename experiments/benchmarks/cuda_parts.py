@@ -142,6 +142,15 @@ def _models(found: dict[str, Any]) -> list[Row]:
     ]
 
 
+def _learners(found: dict[str, Any]) -> list[Row]:
+    rows = []
+    for case, speeds in found["images_per_second"].items():
+        base = speeds["sync_sgd, 1"]
+        for who, speed in speeds.items():
+            rows.append([case, who, _number(speed, 0), _number(speed / base)])
+    return rows
+
+
 def _mega_batch(found: dict[str, Any]) -> list[Row]:
     counts = [_number(found[k], 0) for k in ("updates", "examples")]
     took = [_number(found[k], 1) for k in ("seconds", "compile_seconds")]
@@ -182,6 +191,10 @@ TABLES: dict[str, Row] = {
         *("exact", "sampled", "BCOO, dense gradient", "PyTorch sparse"),
         *("BCOO / exact", "PyTorch / exact"),
     ),
+    "learners on one device": (
+        *("model, batch", "strategy, learners, way", "images/s"),
+        "over one learner with parallel SGD",
+    ),
     "merges": (
         "replicas x floats",
         *("average (us)", "copy into new memory (us)", "product in place (us)", "GB/s"),
@@ -198,6 +211,7 @@ TABLES: dict[str, Row] = {
 
 _TINY_TURNS = ("--seconds=0.02", "--turns=1")
 _TINY_SPARSE = ("--features=200", "--labels=4", "--batch=8", "--nonzeros=5")
+_TINY_LEARNERS = ("--models=lenet", "--batch_sizes=2", "--learners=1,2")
 _TINY_MODEL = ("--models=resnet32", "--batch_size=2", "--seconds=0.01", "--turns=1")
 
 
@@ -211,6 +225,13 @@ def _sparse_part(labels: int) -> Part:
     chosen = ("--nomemory", "--repeats=3", f"--contenders={','.join(_SPARSE)}")
     flags, tiny = (*chosen, f"--labels={labels}"), (*chosen, *_TINY_SPARSE)
     return Part("sparse_step", flags, tiny, "sparse step (ms)", _sparse_step)
+
+
+def _learners_part(model: str, sizes: str) -> Part:
+    chosen = (f"--models={model}", f"--batch_sizes={sizes}", "--parts=speed")
+    flags = (*chosen, "--seconds=0.3", "--turns=2")
+    tiny = ("--parts=speed", *_TINY_LEARNERS, *_TINY_TURNS)
+    return Part("learners", flags, tiny, "learners on one device", _learners)
 
 
 def _model_part(model: str, size: int, dtype: str) -> Part:
@@ -257,6 +278,8 @@ PARTS: dict[str, Part] = {
         "mesh (us of a round)",
         _mesh_rounds,
     ),
+    "learners_resnet32": _learners_part("resnet32", "16,64"),
+    "learners_lenet": _learners_part("lenet", "16"),
     "sparse_step_670091": _sparse_part(670_091),
     "merges": Part(
         "mesh",

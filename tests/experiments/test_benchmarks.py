@@ -6,6 +6,7 @@ The numbers are not tested: they depend on the machine.
 import json
 import math
 
+import numpy as np
 import pytest
 from benchmark_json import printed
 
@@ -43,6 +44,30 @@ def test_real(tmp_path):
         assert (tmp_path / f"{name}.png").stat().st_size > 0
         assert json.loads((tmp_path / f"{name}.json").read_text())["traceEvents"]
     assert result["calibration"]["contention"].keys() == {"cpu:0", "cpu:1"}
+
+
+def test_learners(tmp_path):
+    """LeNet's speed, and its time to an accuracy of 0, which it has at once."""
+    rng = np.random.default_rng(0)
+    for name in [*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"]:
+        records = rng.integers(0, 10, (4, 3073), dtype=np.uint8)
+        (tmp_path / name).write_bytes(records.tobytes())
+    result = printed(
+        *("learners.py", f"--data={tmp_path}", "--models=lenet", "--batch_sizes=2"),
+        *("--learners=2", "--ways=dispatch", "--seconds=0.02", "--turns=1"),
+        *(
+            "--target=0",
+            "--target_model=lenet",
+            "--target_batch=2",
+            "--rates=0.01",
+            "--longest=0.1",
+        ),
+    )
+    speeds, reached = result["images_per_second"]["lenet, 2"], result["ratios"]
+    assert list(speeds) == ["sync_sgd, 1", "sma, 2, dispatch"]
+    ratio = speeds["sma, 2, dispatch"] / speeds["sync_sgd, 1"]
+    assert reached["images/s, lenet, 2, 2 learners"] == pytest.approx(ratio, abs=2e-3)
+    assert list(result["seconds_to_target"].values()) == [0.0, 0.0]
 
 
 def test_local_sgd():

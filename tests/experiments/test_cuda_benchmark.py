@@ -79,6 +79,11 @@ FOUND = {  # what the scripts print, of which their own tests take care
             }
         }
     },
+    "learners_lenet": {
+        "images_per_second": {
+            "lenet, 16": {"sync_sgd, 1": 1000.0, "sma, 4, vmapped": 2500.0}
+        }
+    },
     "vit_b_bfloat16": {
         "dtype": "bfloat16",
         "models": {
@@ -113,6 +118,10 @@ ROWS = {  # of the tables, by part
     ],
     "sparse_step_40943": [
         "| 40943/zipf | 4.00 | 1.00 | 2.00 | not installed | 0.50 | not installed |"
+    ],
+    "learners_lenet": [
+        "| lenet, 16 | sync_sgd, 1 | 1,000 | 1.00 |",
+        "| lenet, 16 | sma, 4, vmapped | 2,500 | 2.50 |",
     ],
     "vit_b_bfloat16": ["| vit_b, 32 | bfloat16 | 1,000 | 500 | 2.00 | 4 |"],
     "mega_batch": ["| 106 | 108,480 | 1.8 | 11.5 | 0.66 |"],
