@@ -27,6 +27,16 @@ def test_overhead():
     assert ratios["arrival_us"] == pytest.approx(max(above), abs=0.2)
 
 
+def test_arrivals():
+    result = printed("arrivals.py", "--seconds=0.2")
+    for case in ("arrival", "round"):
+        found = result[case]
+        assert found["passes"] > 0
+        assert {"policy", "merge", "launch a step"} <= set(found["parts"])
+        # medians of parts do not sum to the median of passes
+        assert sum(found["parts"].values()) == pytest.approx(found["us"], rel=0.5)
+
+
 def test_real(tmp_path):
     flags = ("--hidden=32", "--seconds=0.5", "--runs=1")
     chosen = f"--strategies={','.join(CHOSEN)}"

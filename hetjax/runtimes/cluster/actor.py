@@ -6,7 +6,6 @@
 
 import os
 import socket
-import traceback
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol
 
@@ -198,12 +197,8 @@ class WorkerActor:
 
     def post_run(self, method: str, *args: Any) -> None:
         """Call a method of the open run; its error is that of the next report."""
-        run = self._run
-        assert run is not None, "no run is open"
-        try:
-            getattr(run, method)(*args)
-        except Exception:
-            run.deferred_error = run.deferred_error or traceback.format_exc()
+        assert self._run is not None, "no run is open"
+        self._run.post(method, *args)
 
     def end_run(self) -> dict[str, int]:
         """End the open run; return the numbers of compiled programs, by purpose."""

@@ -33,6 +33,8 @@ class RoundCall(NamedTuple):
     step_mode: str
     report_leaves: tuple[int, ...]  # indices of the replica's leaves to return
     number: int  # of the round, unique in the run
+    # whether the leaves are returned apart from the report, which they would delay
+    leaves_apart: bool = False
 
 
 class RoundReport(NamedTuple):
@@ -45,6 +47,7 @@ class RoundReport(NamedTuple):
     mean: Any = np.float32(0)
     padded: int = 0
     finite: bool = True
+    leaves: Sequence[np.ndarray] = ()  # of the replica, unless they come apart
 
 
 class ActorRun:
@@ -204,11 +207,29 @@ class ActorRun:
             after = self.job.programs.check_in(now, self._before, after)
         self._replica, self._before, self._after = after, None, None
 
-    def run_round(self, local_round: RoundCall) -> tuple[RoundReport, list[np.ndarray]]:
-        """Run a local round; return its report, and the leaves asked for.
+    def run_round(
+        self, local_round: RoundCall, before: str = "", *args: Any
+    ) -> RoundReport | tuple[RoundReport, Sequence[np.ndarray]]:
+        """Run a local round; return its report with the leaves asked for, or apart.
 
-        An exception becomes the failure of the report.
+        An exception becomes the failure of the report. `before` names a method that is
+        called first, with `args`.
         """
+        if before:
+            self.post(before, *args)
+        report = self._run_round(local_round)
+        if not local_round.leaves_apart:
+            return report
+        return report._replace(leaves=()), report.leaves
+
+    def post(self, method: str, *args: Any) -> None:
+        """Call a method; its error is that of the next report."""
+        try:
+            getattr(self, method)(*args)
+        except Exception:
+            self.deferred_error = self.deferred_error or traceback.format_exc()
+
+    def _run_round(self, local_round: RoundCall) -> RoundReport:
         compilations = self.job.compilations
         began, compiled = time.perf_counter(), compilations.own_seconds
         self._throttle.renew()
@@ -226,16 +247,16 @@ class ActorRun:
         compiling = compilations.own_seconds - compiled
         seconds = max(time.perf_counter() - began - compiling, 0.0)
         if outcome is None:
-            return RoundReport(seconds, compiling, failure), []
-        report = RoundReport(
+            return RoundReport(seconds, compiling, failure)
+        return RoundReport(
             seconds,
             compiling,
             losses=tuple(np.asarray(values) for _, values in outcome.losses),
             mean=np.asarray(outcome.mean),
             padded=outcome.padded,
             finite=bool(np.asarray(outcome.finite)),
+            leaves=self._to_host(outcome.replica, local_round.report_leaves),
         )
-        return report, self._to_host(outcome.replica, local_round.report_leaves)
 
     def _outcome(self, local_round: RoundCall, replica: Replica | None) -> RoundOutcome:
         rows = local_round.rows

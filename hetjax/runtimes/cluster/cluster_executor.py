@@ -74,16 +74,19 @@ class ClusterExecutor:
     def start(self, assignment: Assignment) -> None:
         """Send a round to its worker's actor, which has the replica."""
         worker = assignment.worker
+        leaves, apart = self._group.report_leaves[worker]
         local_round = RoundCall(
             assignment.rows,
             assignment.learning_rate,
             assignment.first_step,
             self._step_modes[worker],
-            self._group.report_leaves[worker],
+            leaves,
             next(self._numbers),
+            apart,
         )
         actor, dispatched = self._group.actors[worker], time.perf_counter()
-        report, leaves = self._group.run_round(worker, local_round)
+        report, *others = self._group.run_round(worker, local_round)
+        leaves = others[0] if others else Future()
         call = PendingRound(worker, actor, dispatched, local_round, report, leaves)
         self._pending[worker] = call
         report.add_done_callback(partial(self._on_report, call))
@@ -96,6 +99,8 @@ class ClusterExecutor:
             report: RoundReport = future.result()
             seconds, compiling = report.seconds, report.compile_seconds
             failure = report.failure
+            if not call.local_round.leaves_apart:
+                call.leaves.set_result(report.leaves)
             if self._pending.get(worker) is call and not failure:
                 self._outcomes[worker] = _outcome(call, report)
         except Unreachable as error:
@@ -113,7 +118,8 @@ class ClusterExecutor:
         self._clock.wake_leader(urgent=True)
 
     def flush(self) -> None:
-        """Do nothing: `start` has begun every round."""
+        """Send changes of replicas whose workers have no new round."""
+        self._group.flush()
 
     def finish(self, worker: int) -> RoundOutcome:
         """Return a worker's outcome; its replica stays with its actor."""

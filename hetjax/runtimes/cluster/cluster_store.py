@@ -25,7 +25,12 @@ from hetjax.machine.merge_times import MergeTimes
 from hetjax.merge.merge_traffic import Change, Exchange, exchange_of
 from hetjax.merge.types import Merge
 from hetjax.merge.worker_stats import WorkerStats
-from hetjax.runtimes.cluster.worker_group import REPLICA, STEPS, WorkerGroup
+from hetjax.runtimes.cluster.worker_group import (
+    MAX_INLINE_BYTES,
+    REPLICA,
+    STEPS,
+    WorkerGroup,
+)
 from hetjax.strategies.types import Strategy
 
 # a worker that merged after each of its last 2 rounds sends the leaves that these
@@ -61,6 +66,7 @@ class ClusterStore(ReplicaStore):
         self._begin_replica = job.programs.replica(strategy.local, self._requires)
         self._replica_like = jax.eval_shape(self._begin_replica, *self._initial)
         leaves, structure = jax.tree.flatten(self._replica_like)
+        self._leaf_bytes = [tree.num_bytes(leaf) for leaf in leaves]
         numbers = jax.tree.unflatten(structure, range(len(leaves)))
         model = numbers.params, numbers.model_state
         # the indices of the leaves of a replica that are its model
@@ -102,6 +108,7 @@ class ClusterStore(ReplicaStore):
 
     def discard(self, worker: int) -> None:
         """Discard a worker's replica: its next round begins from the root's model."""
+        self._group.discard_deferred(worker)
         self._working.discard(worker)
         self._changed.discard(worker)
         self._known_leaves.pop(worker, None)
@@ -121,7 +128,8 @@ class ClusterStore(ReplicaStore):
         # a worker that merged after each of its last rounds probably does so again
         often = len(last) == PREDICTING_ROUNDS and all(last)
         leaves = tuple(sorted(set().union(*last))) if often else ()
-        self._group.report_leaves[worker] = leaves
+        large = sum(self._leaf_bytes[i] for i in leaves) > MAX_INLINE_BYTES
+        self._group.report_leaves[worker] = leaves, large
 
     def check_in(self, worker: int, replica: Any) -> None:
         """Note that a worker's round has arrived."""
@@ -226,7 +234,8 @@ class ClusterStore(ReplicaStore):
                 c if c.sent is None else c._replace(sent=numbers.index(c.sent))
                 for c in changes
             ]
-            self._post(worker, "apply_changes", renumbered, payloads[numbers])
+            send = self._post if self.shared else self._group.defer
+            send(worker, "apply_changes", renumbered, payloads[numbers])
             self._group.count_sent(worker, arrays)
             self._note_changes(worker, changes, sent)
 

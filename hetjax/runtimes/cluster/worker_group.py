@@ -106,11 +106,16 @@ class WorkerGroup:
         self.on_failed: Callable[[int, RemoteActor, BaseException], None] = (
             lambda worker, actor, error: None
         )
-        # indices of the leaves that a worker returns with its next reports
-        self.report_leaves: list[tuple[int, ...]] = [() for _ in actors]
+        # indices of the leaves that a worker returns with its next reports, and
+        # whether they come apart
+        self.report_leaves: list[tuple[tuple[int, ...], bool]] = [
+            ((), False) for _ in actors
+        ]
         self.bytes_received = [0] * len(self.actors)  # from each worker
         self.bytes_sent = [0] * len(self.actors)
         self.slowdown_factors: dict[int, float] = {}  # scripted
+        # by worker: a call that is sent with its next round
+        self._deferred: dict[int, tuple[str, tuple[Any, ...]]] = {}
 
     @property
     def present(self) -> list[int]:
@@ -126,6 +131,8 @@ class WorkerGroup:
 
     def call(self, worker: int, method: str, *args: Any, queue: str = STEPS) -> Future:
         """Call a method of a worker's run; a lost worker's future is Unreachable."""
+        if queue == STEPS:
+            self.send_deferred(worker)
         (found,) = self._actor(worker).call("call_run", method, *args, queue=queue)
         return found
 
@@ -134,6 +141,8 @@ class WorkerGroup:
 
         Its own error is that of the worker's next report.
         """
+        if queue == STEPS:
+            self.send_deferred(worker)
         actor = self.actors[worker]
 
         def check(future: Future) -> None:
@@ -144,10 +153,36 @@ class WorkerGroup:
         (found,) = self._actor(worker).call("post_run", method, *args, queue=queue)
         found.add_done_callback(check)
 
+    def defer(self, worker: int, method: str, *args: Any) -> None:
+        """Like `post` between rounds, but with the next round if that comes first.
+
+        One call of an actor costs the driver as much as a small merge.
+        """
+        self.send_deferred(worker)
+        self._deferred[worker] = method, args
+
+    def send_deferred(self, worker: int) -> None:
+        """Send what was deferred, as another call comes first."""
+        if worker in self._deferred:
+            method, args = self._deferred.pop(worker)
+            self.post(worker, method, *args, queue=STEPS)
+
+    def discard_deferred(self, worker: int) -> None:
+        """Discard what was deferred: the worker's replica is discarded."""
+        self._deferred.pop(worker, None)
+
+    def flush(self) -> None:
+        """Send everything that was deferred."""
+        for worker in list(self._deferred):
+            self.send_deferred(worker)
+
     def run_round(self, worker: int, local_round: RoundCall) -> Sequence[Future]:
-        """Start a round; return the futures of its report, and of its leaves."""
+        """Start a round; return a future of its report, and one of leaves apart."""
+        before = self._deferred.pop(worker, None)
+        given = () if before is None else (before[0], *before[1])
+        parts = 2 if local_round.leaves_apart else 1
         return self._actor(worker).call(
-            "call_run", "run_round", local_round, queue=STEPS, parts=2
+            "call_run", "run_round", local_round, *given, queue=STEPS, parts=parts
         )
 
     def end_run(self, worker: int) -> Future:

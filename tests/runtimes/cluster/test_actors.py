@@ -96,10 +96,10 @@ def before_round(monkeypatch):
     def install(function):
         inner, counts = ActorRun.run_round, Counter()
 
-        def run(self, local_round):
+        def run(self, local_round, *before):
             counts[self._worker] += 1
             function(self._worker, counts[self._worker])
-            return inner(self, local_round)
+            return inner(self, local_round, *before)
 
         monkeypatch.setattr(ActorRun, "run_round", run)
 
@@ -496,8 +496,8 @@ def test_a_slow_network_is_no_reason_to_lose_a_worker(monkeypatch, patient):
     _, machine = three_actors()
     inner, counts = ActorRun.run_round, Counter()
 
-    def run(self, local_round):
-        found = inner(self, local_round)
+    def run(self, local_round, *before):
+        found = inner(self, local_round, *before)
         counts[self._worker] += 1
         # on its way: five times 0.2 s and 1 s are allowed after five rounds; if only
         # steps counted, little more than 1 s
