@@ -17,7 +17,7 @@ from hetjax.data.device_rows import DeviceRows, pad_rows
 from hetjax.data.uneven import make_batches
 from hetjax.engine.device_data import fits, rows_on
 from hetjax.engine.job import Job
-from hetjax.engine.placement import Device
+from hetjax.engine.placement import Device, is_host
 from hetjax.engine.programs.local_round import RowBatches
 
 AT_ONCE = 2**20  # bytes of batches that are gathered before the first one is used
@@ -143,6 +143,6 @@ class DeviceFeed:
 
 def feed_for(job: Job, device: Device | None) -> HostFeed | DeviceFeed:
     """Return the feed of a job's training split for a device."""
-    if device is None or device.platform == "cpu" or not fits(job.train, device):
+    if is_host(device) or not fits(job.train, device):
         return HostFeed(job)
     return DeviceFeed(job, rows_on(job, device))

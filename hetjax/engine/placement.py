@@ -8,6 +8,15 @@ import jax
 Device = Any  # a jax.Device, which type checkers do not accept as a type
 
 
+def is_host(device: Device | None) -> bool:
+    """Whether programs on a device read the host's arrays as they are: on CPUs.
+
+    Elsewhere all that is sent is put on the device explicitly, and all that is read is
+    fetched explicitly, so that `jax.transfer_guard` finds what is not meant.
+    """
+    return device is None or device.platform == "cpu"
+
+
 class Placement(NamedTuple):
     """The devices of all workers and of the nodes; by default JAX chooses.
 

@@ -15,7 +15,7 @@ from hetjax import tree
 from hetjax.checkpointable import Leaves
 from hetjax.engine.job import Job
 from hetjax.engine.launched_merge import LaunchedMerge
-from hetjax.engine.placement import Placement
+from hetjax.engine.placement import Placement, is_host
 from hetjax.local import with_merge_buffers
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.machine.merge_times import MergeTimes
@@ -230,6 +230,8 @@ class ReplicaStore:
     ) -> tuple[tuple[Replica, ...], jax.Array]:
         """Launch a merge's program; return the replicas, and what tells its end."""
         state = self._nodes[node]
+        if not is_host(self._placement.nodes):
+            stats = jax.device_put(stats, self._placement.nodes)
         if op == MergeOp.FETCH:
             return program(state, replicas)
         self._nodes[node], replicas, done = program(state, replicas, stats, op)

@@ -16,7 +16,7 @@ import numpy as np
 from hetjax.data.batching import make_batch
 from hetjax.engine.batch_feeds import DeviceFeed, Fed, HostFeed, feed_for
 from hetjax.engine.job import Job
-from hetjax.engine.placement import Device
+from hetjax.engine.placement import Device, is_host
 from hetjax.engine.player_parts import Assignment
 from hetjax.engine.programs.local_round import step_numbers, step_table
 from hetjax.local import LocalUpdate
@@ -52,11 +52,14 @@ class RoundOutcome(NamedTuple):
 
     def wait(self) -> "RoundOutcome":
         """Wait until the arrays are computed; return the outcome with its numbers."""
-        # `finite` is a result of the last program, and so is `mean` if nothing checks
-        finite = self.finite if self.finite is True else np.asarray(self.finite)
-        mean = np.asarray(self.mean)
-        if mean is self.mean:  # without any step there is no mean loss
+        mean, finite = self.mean, self.finite
+        if isinstance(mean, jax.Array) and is_host(mean.device):  # shorter
+            finite = finite if finite is True else np.asarray(finite)
+            return self._replace(mean=np.asarray(mean), finite=bool(finite))
+        if not isinstance(mean, jax.Array):  # without any step
             jax.block_until_ready(self.replica)
+        # results of the last program: the replica is computed when they are
+        mean, finite = jax.device_get((mean, finite))
         return self._replace(mean=mean, finite=bool(finite))
 
 
@@ -195,8 +198,8 @@ class StepRunner:
     ) -> Any:
         """Call the program of these inputs; one thread compiles it, others wait."""
         data = fed.data
-        if not (fed.batches or device is None or device.platform == "cpu"):
-            data = jax.device_put(data, device)  # a CPU uses NumPy arrays
+        if not is_host(device):  # data that are there already stay
+            data, table = jax.device_put((data, table), device)
         key = how, checks, device, table.shape, fed.shape
         program = self._called.get(key)
         if program is not None:
@@ -222,8 +225,13 @@ class StepRunner:
         finite: Any,
         padded: int,
     ) -> RoundOutcome:
-        rows = a.rows[0] if len(a.rows) == 1 else np.stack(a.rows)
-        recorded = [(rows, losses)] if self._records_losses else []
+        recorded = []
+        if self._records_losses:
+            rows = a.rows[0] if len(a.rows) == 1 else np.stack(a.rows)
+            recorded = [(rows, losses)]
+        for value in (mean, finite):  # so that they are there when they are read
+            if isinstance(value, jax.Array) and not is_host(value.device):
+                value.copy_to_host_async()
         return RoundOutcome(
             replica, recorded, mean, padded, finite if self._checks else True
         )
