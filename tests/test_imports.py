@@ -20,6 +20,7 @@ HOST = (
     "hetjax.engine.drawn_examples",
     "hetjax.engine.protocols",
     "hetjax.engine.decisions",
+    "hetjax.engine.launched_merge",
     "hetjax.engine.player_parts",
     "hetjax.engine.tape",
     "hetjax.engine.tape_writer",

@@ -69,11 +69,9 @@ class Loop:
         self._runtime, self._on_eval = runtime, on_eval
         self._clock, self._player = runtime.clock, runtime.player
         self._record = runtime.recorder.write if runtime.recorder else None
-        # calls that record what was played, in order; None: everything is recorded
-        # at once, since the clock stands while the host works
+        # calls that record what was played, in order; None: all is recorded at once,
+        # since the clock stands while the host works, or results are not known yet
         self._unrecorded: deque[tuple[Any, ...]] | None = None
-        if runtime.real and not isinstance(runtime.player, PlaysAhead):
-            self._unrecorded = deque()
         self._began = time.perf_counter()
         self._rollback: Rollback | None = None  # for a player that plays ahead
 
@@ -119,13 +117,17 @@ class Loop:
         # without reference cycles, all arrays of the run are freed now
         self._snapshots.close()
         del self._snapshots
-        self._handlers, self._rollback, self._player.plays = {}, None, {}
+        self._handlers, self._record_of, self._unrecorded = {}, {}, None
+        self._rollback, self._player.plays = None, {}
         return history
 
     def _open(self) -> None:
         """Make the first model, the writer, the records, and the handlers."""
         strategy, job, player = self._strategy, self._job, self._player
         player.open()
+        ahead = tape.Synchronize in player.plays  # results may not be known
+        if self._runtime.real and not ahead:
+            self._unrecorded = deque()
         self._writer = writer_of(
             strategy,
             job,

@@ -126,7 +126,10 @@ class StepRunner:
         """
         a, how, feed = assignment, _mode_of(step_mode, assignment), self._feed(device)
         call = partial(self._call, how, device, between)
-        if how == "dispatch" and len(a.rows) != 1:
+        if not a.rows:  # only a copy of the model
+            finite = self._programs.finite(a.replica) if self._checks else True
+            return RoundOutcome(a.replica, [], np.zeros(()), 0, finite)
+        if how == "dispatch" and len(a.rows) > 1:
             return self._one_by_one(a, feed, call)
         numbers = self._numbers(a)
         if how == "dispatch":
@@ -135,24 +138,23 @@ class StepRunner:
         else:
             fed = feed.together(a.rows)
             table = step_table(numbers, fed.rows, fed.n)
-        replica, losses, mean, finite = call(self._checks, a.replica, fed, table)
+        replica, losses, mean, finite = call(a.replica, fed, table)
         padded = (fed.size - fed.n) * len(a.rows)
-        return self._outcome(a, replica, losses, mean, finite, padded)
+        recorded = self._recorded(a.rows, losses)
+        return self._outcome(replica, recorded, mean, finite, padded)
 
     def _one_by_one(
         self, a: Assignment, feed: HostFeed | DeviceFeed, call: Callable
     ) -> RoundOutcome:
-        """Run the steps, or none, each as a program."""
-        replica, recorded, padded, mean = a.replica, [], 0, np.zeros(())
+        """Run the steps, each as a program."""
+        replica, recorded, padded, mean, finite = a.replica, [], 0, None, True
         numbers = self._numbers(a)
-        for i, fed in enumerate(feed.one_by_one(a.rows) if a.rows else ()):
+        for i, fed in enumerate(feed.one_by_one(a.rows)):
             table = step_table(numbers[i : i + 1], fed.rows, fed.n)[0]
-            replica, losses, mean, _ = call(False, replica, fed, table)
+            replica, losses, mean, finite = call(replica, fed, table)
             padded += fed.size - fed.n
-            if self._records_losses:
-                recorded.append((a.rows[i], losses))
-        finite = self._programs.finite(replica) if self._checks else True
-        return RoundOutcome(replica, recorded, mean, padded, finite)
+            recorded += self._recorded(a.rows[i : i + 1], losses)
+        return self._outcome(replica, recorded, mean, finite, padded)
 
     def vmapped(
         self,
@@ -171,14 +173,13 @@ class StepRunner:
             fed = fed._replace(data=of_worker)
         before = tuple(a.replica for a in group)
         replicas, losses, means, finite = self._call(
-            "vmapped", device, between, self._checks, before, fed, table
+            "vmapped", device, between, before, fed, table
         )
         padded = (fed.size - fed.n) * len(group[0].rows)
         return [
             self._outcome(
-                a,
                 replicas[i],
-                losses[i],
+                self._recorded(a.rows, losses[i]),
                 means[i],
                 finite[i] if self._checks else True,
                 padded,
@@ -191,7 +192,6 @@ class StepRunner:
         how: str,
         device: Device | None,
         between: Between | None,
-        checks: bool,
         replica: Any,
         fed: Fed,
         table: np.ndarray,
@@ -200,13 +200,17 @@ class StepRunner:
         data = fed.data
         if not is_host(device):  # data that are there already stay
             data, table = jax.device_put((data, table), device)
-        key = how, checks, device, table.shape, fed.shape
+        key = how, self._checks, device, table.shape, fed.shape
         program = self._called.get(key)
         if program is not None:
             outputs = program(replica, data, table)
         else:
             program = self._programs.local_round(
-                *self._parts, fed.batches, how=how, checks=checks, donate=self._donate
+                *self._parts,
+                fed.batches,
+                how=how,
+                checks=self._checks,
+                donate=self._donate,
             )
             call, arguments = self._programs.first_calls.call, (replica, data, table)
             with self.compilations.of("step"):
@@ -218,23 +222,26 @@ class StepRunner:
 
     def _outcome(
         self,
-        a: Assignment,
         replica: Replica,
-        losses: Any,
+        recorded: list[tuple[np.ndarray, Any]],
         mean: Any,
         finite: Any,
         padded: int,
     ) -> RoundOutcome:
-        recorded = []
-        if self._records_losses:
-            rows = a.rows[0] if len(a.rows) == 1 else np.stack(a.rows)
-            recorded = [(rows, losses)]
         for value in (mean, finite):  # so that they are there when they are read
             if isinstance(value, jax.Array) and not is_host(value.device):
                 value.copy_to_host_async()
         return RoundOutcome(
             replica, recorded, mean, padded, finite if self._checks else True
         )
+
+    def _recorded(
+        self, rows: Sequence[np.ndarray], losses: Any
+    ) -> list[tuple[np.ndarray, Any]]:
+        """Return rows and losses of steps, if the sampler observes them."""
+        if not self._records_losses:
+            return []
+        return [(rows[0] if len(rows) == 1 else np.stack(rows), losses)]
 
     def _feed(self, device: Device | None) -> HostFeed | DeviceFeed:
         if device not in self._feeds:

@@ -250,6 +250,7 @@ FIXED = {  # attributes of parts that do not change during a run
         *("_learning_rate", "_traits", "_stops_if_lost", "_stopped"),
         "_traffic_of",
         "held",  # saved by the loop, since models are a player's
+        "launched",  # settled before a snapshot
     },
 }
 # of the records of a run

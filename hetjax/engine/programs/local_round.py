@@ -1,9 +1,10 @@
 """Programs of local rounds: all steps, or one, with what the host sends for them.
 
 A program receives its batches, or gathers them from data on the device. Everything
-else comes in one table of uint32: for each step the learning rate (the bits of a
-float32) and the three numbers of its random key; before these, if batches are gathered,
-the row numbers of the batch and the number of true examples.
+else comes in one table of uint32: for each step whether it is its round's last, the
+learning rate (the bits of a float32), and the three numbers of its random key; before
+these, if batches are gathered, the row numbers of the batch and the number of true
+examples.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from hetjax import tree
 from hetjax.data.batching import Bucket
 from hetjax.data.device_rows import RowGather
 
-NUMBERS = 4  # of a step, besides its rows: the learning rate and its key
+NUMBERS = 5  # of a step, besides its rows: whether it is the last, its rate, its key
 
 
 class RowBatches(NamedTuple):
@@ -30,12 +31,13 @@ class RowBatches(NamedTuple):
 def step_numbers(
     seed: int, worker: int, first: int, steps: int, learning_rate: np.float32
 ) -> np.ndarray:
-    """Return the numbers [steps, 4] of a worker's steps; the first is number `first`.
+    """Return the numbers [steps, 5] of a worker's steps; the first is number `first`.
 
     The random key of a step is made of (seed, worker, step).
     """
     rate = int(learning_rate.view(np.uint32))
-    numbers = [(rate, seed, worker, i) for i in range(first, first + steps)]
+    end = first + steps
+    numbers = [(i == end - 1, rate, seed, worker, i) for i in range(first, end)]
     return np.array(numbers, np.uint32).reshape(steps, NUMBERS)
 
 
@@ -62,8 +64,8 @@ def local_round(
             size = batches.bucket.size
             rows, n = numbers[:size].astype(jnp.int32), numbers[size].astype(jnp.int32)
             data = batches.gather.batch(data, rows, n, batches.bucket)
-        rate = jax.lax.bitcast_convert_type(numbers[-NUMBERS], jnp.float32)
-        return step(replica, data, rate, numbers[1 - NUMBERS :])
+        rate = jax.lax.bitcast_convert_type(numbers[1 - NUMBERS], jnp.float32)
+        return step(replica, data, rate, numbers[2 - NUMBERS :])
 
     def several(replica: Any, data: Any, table: jax.Array) -> tuple:
         def body(replica: Any, inputs: tuple) -> tuple:
@@ -78,9 +80,15 @@ def local_round(
         return replica, losses, means[-1]
 
     def checked(replica: Any, data: Any, table: jax.Array) -> tuple:
-        run = one if how == "dispatch" else several
-        replica, losses, mean = run(replica, data, table)
-        return replica, losses, mean, tree.all_finite(replica) if checks else ()
+        if how != "dispatch":
+            replica, losses, mean = several(replica, data, table)
+            return replica, losses, mean, tree.all_finite(replica) if checks else ()
+        replica, losses, mean = one(replica, data, table)
+        finite = ()
+        if checks:  # only after the last step: it reads all numbers once more
+            last = table[-NUMBERS] > 0
+            finite = jax.lax.cond(last, tree.all_finite, lambda _: True, replica)
+        return replica, losses, mean, finite
 
     def vmapped(replicas: tuple, data: Any, tables: jax.Array) -> tuple:
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)

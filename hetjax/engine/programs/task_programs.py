@@ -135,7 +135,8 @@ class Programs:
         All steps of a round as one program, or, with how="dispatch", one step. See
         `hetjax.engine.programs.local_round` for `data` and `table` [K, ...]. `losses`
         are [K, B], or [B]; `mean` is that of the last step. With `checks`, `finite`
-        says whether all numbers of the replica are finite; else it is (). `how` may
+        says whether all numbers of the replica are finite after the last step of the
+        round; else it is (). `how` may
         also be "fused" or "unrolled", or "vmapped": then there are several replicas,
         [n, K, ...]. Merges with the same buffers share it.
         """
