@@ -44,16 +44,16 @@ class ProgramsInFlight:
         algorithm: Algorithm,
         layout: MeshLayout,
         job: Job,
-        held_out: Any,
+        fixed: tuple[Any, Any],
         *,
         ahead: int,
     ):
         """Up to `ahead` launches may queue behind the running one.
 
-        `held_out` is on the devices.
+        The held-out and the training data that are `fixed` are on the devices.
         """
         self._algorithm, self._layout, self._job = algorithm, layout, job
-        self._held_out, self._ahead = held_out, ahead
+        self._fixed, self._ahead = fixed, ahead
         self._in_flight: deque[Launch] = deque()
         self._compiled: set[Any] = set()
         self._replicas: Any = None
@@ -144,7 +144,7 @@ class ProgramsInFlight:
         sent = self._layout.put_local(packed)
         self._make_room()
         shapes = (key, *(x.shape for x in jax.tree.leaves(packed)))
-        arguments = (self._replicas, self._states, sent, self._held_out)
+        arguments = (self._replicas, self._states, sent, *self._fixed)
         purpose = "step" if spec.steps else "merge"
         if shapes not in self._compiled:
             self.wait()  # programs that run meanwhile could not be timed

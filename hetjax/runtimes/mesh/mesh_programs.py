@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 
 from hetjax import tree
 from hetjax.data.batching import Batch
+from hetjax.engine.programs.local_round import RowBatches
 from hetjax.engine.programs.task_programs import over_workers
 from hetjax.local import with_merge_buffers
 from hetjax.merge.group import unstacked
@@ -46,15 +47,17 @@ class Spec(NamedTuple):
     checks: bool  # whether replicas must be finite after the steps
     broadcasts: bool  # whether other processes receive process 0's control message
     stages: tuple[Stage, ...]
+    batches: RowBatches | None = None  # how they are gathered; None: they are sent
 
 
 class SuperstepInputs(NamedTuple):
     """The inputs of a superstep; on the host, leaves [devices, ...].
 
     `steps` are batches, numbers and learning rates. For a device of L workers with up
-    to K steps each: batches have leaves [L, K, ...], numbers are [L, 5] uint32 (local
-    steps, seed, worker, first step, whether it begins from the root's model), and
-    learning rates are [L].
+    to K steps each: batches have leaves [L, K, ...], or are the row numbers [L, K, B]
+    of batches that the device gathers; numbers are [L, 6] uint32 (local steps, seed,
+    worker, first step, examples of a step, whether it begins from the root's model),
+    and learning rates are [L].
     """
 
     steps: Any  # (): none
@@ -81,7 +84,7 @@ def begin_program(algorithm: Algorithm, layout: MeshLayout) -> Callable:
 
 
 def superstep_program(algorithm: Algorithm, spec: Spec, packing: Packing) -> Callable:
-    """Return (replicas, states, packed, held out) -> (replicas, states, numbers).
+    """Return (replicas, states, packed, held out, data) -> (replicas, states, numbers).
 
     Replicas and states are donated. The numbers are the same on all devices: "means"
     [N] of all workers, "finite" [N] if that is checked, "losses" [N, K, B] if the
@@ -89,11 +92,11 @@ def superstep_program(algorithm: Algorithm, spec: Spec, packing: Packing) -> Cal
     and process 0's control "message" [5] if there are other processes. Packed inputs
     and numbers have a leading axis over the supersteps, which run one after another.
     """
-    program = _SuperstepProgram(algorithm, spec)
 
     def body(
-        replicas: Replicas, states: States, packed: Packed, held_out: Any
+        replicas: Replicas, states: States, packed: Packed, held_out: Any, data: Any
     ) -> tuple[Replicas, States, dict[str, Any]]:
+        program = _SuperstepProgram(algorithm, spec, data)
         replicas, states, packed = on_device((replicas, states, packed))
 
         def one(carry: tuple, packed: Packed) -> tuple[tuple, dict[str, Any]]:
@@ -105,7 +108,7 @@ def superstep_program(algorithm: Algorithm, spec: Spec, packing: Packing) -> Cal
         (replicas, states), numbers = _over_supersteps(one, (replicas, states), packed)
         return off_device(replicas), off_device(states), numbers
 
-    return jax.jit(_mapped(spec.layout, body, "sssr", "ssr"), donate_argnums=(0, 1))
+    return jax.jit(_mapped(spec.layout, body, "sssrr", "ssr"), donate_argnums=(0, 1))
 
 
 def _mapped(layout: MeshLayout, body: Callable, inputs: str, outputs: str) -> Callable:
@@ -134,8 +137,8 @@ def _over_supersteps(run: Callable, carry: Any, inputs: Packed) -> tuple[Any, An
 class _SuperstepProgram:
     """The work of one device in a superstep; traced inside `shard_map`."""
 
-    def __init__(self, algorithm: Algorithm, spec: Spec):
-        self._algorithm, self._spec = algorithm, spec
+    def __init__(self, algorithm: Algorithm, spec: Spec, data: Any):
+        self._algorithm, self._spec, self._data = algorithm, spec, data
         programs, local_update = algorithm.programs, algorithm.local
         self._step = programs.step_fn(local_update, algorithm.requires)
         self._new_replica = programs.replica(local_update, algorithm.requires)
@@ -206,12 +209,12 @@ class _SuperstepProgram:
     def _steps(
         self,
         replica: Replica,
-        batches: Batch,
+        batches: Any,
         numbers: jax.Array,
         learning_rate: jax.Array,
     ) -> tuple[Replica, jax.Array, jax.Array]:
         """Return (replica, losses [K, B], mean loss of the last step) of one worker."""
-        max_steps, size = batches.weight.shape
+        max_steps, size = (batches if self._spec.batches else batches.weight).shape
         observes, equal = self._algorithm.observes_losses, self._spec.equal_steps
         losses = jnp.zeros((max_steps, size) if observes else (0, size))
         step = self._step_number(batches, numbers, learning_rate)
@@ -233,15 +236,19 @@ class _SuperstepProgram:
         return lax.fori_loop(0, max_steps if equal else local_steps, step, carry)
 
     def _step_number(
-        self, batches: Batch, numbers: jax.Array, learning_rate: jax.Array
+        self, batches: Any, numbers: jax.Array, learning_rate: jax.Array
     ) -> Callable:
         """Return step(i, (replica, losses, mean)), which has its own batch and key."""
+        how = self._spec.batches
 
         def step(i: Any, carry: tuple) -> tuple:
             replica, losses, _ = carry
             batch = jax.tree.map(
                 lambda x: lax.dynamic_index_in_dim(x, i, keepdims=False), batches
             )
+            if how is not None:
+                n = numbers[4].astype(jnp.int32)
+                batch = how.gather.batch(self._data, batch, n, how.bucket)
             # (seed, worker, step), as in `hetjax.engine.step_runner`
             key_data = numbers[1:4].at[2].add(jnp.uint32(i))
             replica, values, mean = self._step(replica, batch, learning_rate, key_data)

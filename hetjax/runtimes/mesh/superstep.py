@@ -13,16 +13,21 @@ import numpy as np
 from jax import lax
 
 from hetjax.data.batching import Bucket
+from hetjax.data.device_rows import pad_rows
 from hetjax.data.uneven import common_bucket, make_uneven_batches
+from hetjax.engine.device_data import fits, rows_on
 from hetjax.engine.job import Job
+from hetjax.engine.placement import is_host
 from hetjax.engine.player_parts import Assignment
+from hetjax.engine.programs.local_round import RowBatches
 from hetjax.engine.step_runner import LONGEST
 from hetjax.runtimes.mesh.merge_stages import RequestedMerge
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 from hetjax.tree import PyTree
 
 Numbers = dict[str, Any]  # results of a program, by name
-# batches, step numbers, learning rates: [devices, workers of a device, ...]
+# batches or the rows of batches, numbers, learning rates: [devices, workers of a
+# device, ...]
 Steps = tuple[Any, Any, Any]
 
 MAX_UNROLLED = 64  # unrolled steps of all workers of a device; each is compiled
@@ -126,11 +131,28 @@ class Feed:
     """Gathers the inputs of supersteps for the devices of this process."""
 
     def __init__(self, layout: MeshLayout, job: Job):
-        """Create the feed of one run."""
+        """Create the feed of one run.
+
+        Devices other than CPUs have the training data, if they fit, and gather their
+        batches themselves.
+        """
         self._layout, self._job = layout, job
+        device, self._rows = layout.devices[layout.local[0]], None
+        if layout.is_single_process and not is_host(device) and fits(job.train, device):
+            self._rows = rows_on(job, layout.replicated)
         # this process's workers, in the order of its devices
         n = layout.workers_per_device
         self._mine = [d * n + i for d in layout.local for i in range(n)]
+
+    @property
+    def data(self) -> Any:
+        """The training data on the devices; () if batches are sent."""
+        return () if self._rows is None else self._rows.arrays
+
+    def gathered(self, superstep: Superstep) -> RowBatches | None:
+        """Return how a program gathers its batches; None if they are sent."""
+        rows = self._rows
+        return rows and RowBatches(rows.batch_maker, superstep.bucket)
 
     def superstep(self, assignments: dict[int, Assignment]) -> Superstep:
         """Return the superstep of these rounds."""
@@ -148,21 +170,43 @@ class Feed:
         found = [superstep.assignments.get(k) for k in self._mine]
         rows = [a.rows if a else () for a in found]
         shape = len(self._layout.local), self._layout.workers_per_device
-        batches = make_uneven_batches(
-            self._job.train, rows, superstep.max_steps, superstep.bucket, shape
-        )
+        if self._rows is None:
+            batches = make_uneven_batches(
+                self._job.train, rows, superstep.max_steps, superstep.bucket, shape
+            )
+        else:
+            batches = self._row_numbers(rows, superstep)
+            batches = batches.reshape(*shape, *batches.shape[1:])
         seed = self._job.seed
         numbers = np.array(
             [
-                (len(a.rows), seed, k, a.first_step, k in superstep.from_root)
+                (
+                    *(len(a.rows), seed, k, a.first_step),
+                    *(max(map(len, a.rows), default=1), k in superstep.from_root),
+                )
                 if a
-                else (0, seed, k, 0, False)
+                else (0, seed, k, 0, 1, False)
                 for k, a in zip(self._mine, found, strict=True)
             ],
             np.uint32,
         ).reshape(*shape, -1)
         rates = np.array([a.learning_rate if a else 0 for a in found], np.float32)
         return batches, numbers, rates.reshape(shape)
+
+    def _row_numbers(
+        self, rows: Sequence[Sequence[np.ndarray]], superstep: Superstep
+    ) -> np.ndarray:
+        """Return the rows of all batches, [workers, steps, size]."""
+        assert self._rows is not None
+        size, most = superstep.bucket.size, superstep.max_steps
+        table = np.zeros((len(rows), most, size), np.int32)
+        for k, own in enumerate(rows):
+            if not len(own):
+                continue
+            each = [self._rows.lengths(r) for r in own] if self._rows.sparse else []
+            lengths = [np.concatenate(x) for x in zip(*each, strict=True)]
+            table[k, : len(own)] = pad_rows(np.stack(own), size, lengths)
+        return table
 
     def step(self, steps: Steps, i: int) -> Steps:
         """Return the inputs of step i alone, selected from those of all steps."""

@@ -73,8 +73,8 @@ class Supersteps:
         self._current: Superstep | None = None  # its arrivals are being handled
         self._pending: list[LaunchPart] = []  # complete, but not yet launched
         self.per_launch: Callable[[], int] = lambda: 1  # supersteps of a launch
-        held_out = self._feed.held_out()
-        self.in_flight = ProgramsInFlight(algorithm, layout, job, held_out, ahead=ahead)
+        fixed = self._feed.held_out(), self._feed.data
+        self.in_flight = ProgramsInFlight(algorithm, layout, job, fixed, ahead=ahead)
 
     def root_state(self) -> Any:
         """The root's state after all merges so far, [1, ...] on a local device."""
@@ -167,6 +167,7 @@ class Supersteps:
             checks=fresh and self.algorithm.resets,
             broadcasts=not self.layout.is_single_process,
             stages=plan.stages,
+            batches=self._feed.gathered(superstep) if fresh else None,
         )
         steps = self._feed.steps(superstep) if fresh else ()
         return LaunchPart(superstep, spec, plan, steps)
