@@ -136,6 +136,8 @@ def _models(found: dict[str, Any]) -> list[Row]:
             found["dtype"],
             *(_number(row[k], 0) for k in ("hetjax_per_s", "torch_per_s")),
             _number(row.get("ratio")),
+            _number(row["gflops_per_s"] / 1e3, 1),
+            _number(row["share_of_peak"]),
             _number(row["step_bytes"] / 1e6, 0),
         ]
         for model, row in found["models"].items()
@@ -148,6 +150,21 @@ def _learners(found: dict[str, Any]) -> list[Row]:
         base = speeds["sync_sgd, 1"]
         for who, speed in speeds.items():
             rows.append([case, who, _number(speed, 0), _number(speed / base)])
+    return rows
+
+
+def _real(found: dict[str, Any]) -> list[Row]:
+    alone = found["measured"]["alone"]["examples_per_second"]
+    rows = []
+    for name, row in found["measured"].items():
+        speed = row["examples_per_second"]
+        cells = [_number(speed, 0), _number(speed / alone)]
+        rounds = ["", "", ""]
+        if name != "alone":
+            error = found["ratios"][f"prediction_error/{name}"]
+            times = (1e3 * row[k] for k in ("measured", "predicted"))
+            rounds = [*map(_number, times), f"{100 * error:.0f} %"]
+        rows.append([name, *cells, *rounds])
     return rows
 
 
@@ -186,6 +203,10 @@ TABLES: dict[str, Row] = {
         *("mesh", "hand-written: batches ready", "hand-written: feeding", "threads"),
         *("FedJAX", "DrJAX", "mesh / ready (mark 1.10)", "mesh / feeding"),
     ),
+    "a GPU and a CPU in one process": (
+        *("", "examples/s", "over the GPU alone"),
+        *("round (ms)", "predicted", "error"),
+    ),
     "sparse step (ms)": (
         "labels and ids",
         *("exact", "sampled", "BCOO, dense gradient", "PyTorch sparse"),
@@ -201,7 +222,8 @@ TABLES: dict[str, Row] = {
         *("of the copy's rate (mark 0.6)", "of the product's rate"),
     ),
     "a training step, examples/s": (
-        *("model, batch", "layers", "hetjax", "PyTorch", "ratio", "step (MB)"),
+        *("model, batch", "layers", "hetjax", "PyTorch", "ratio"),
+        *("Tflop/s", "of the peak of an H100", "step (MB)"),
     ),
     "a mega-batch of Amazon-670k": (
         *("updates", "examples", "seconds", "seconds of compiling"),
@@ -211,6 +233,8 @@ TABLES: dict[str, Row] = {
 
 _TINY_TURNS = ("--seconds=0.02", "--turns=1")
 _TINY_SPARSE = ("--features=200", "--labels=4", "--batch=8", "--nonzeros=5")
+# Tflop/s of an H100 or H200, without sparsity; float32 means TensorFloat-32
+_PEAKS = {"bfloat16": 989, "float32": 495}
 _TINY_LEARNERS = ("--models=lenet", "--batch_sizes=2", "--learners=1,2")
 _TINY_MODEL = ("--models=resnet32", "--batch_size=2", "--seconds=0.01", "--turns=1")
 
@@ -235,14 +259,43 @@ def _learners_part(model: str, sizes: str) -> Part:
 
 
 def _model_part(model: str, size: int, dtype: str) -> Part:
-    layers = f"--dtype={dtype}"
-    flags = (f"--models={model}", f"--batch_size={size}", "--turns=3", layers)
-    tiny = (*_TINY_MODEL, layers)
+    layers = f"--dtype={dtype}", f"--peak_tflops={_PEAKS[dtype]}"
+    flags = (f"--models={model}", f"--batch_size={size}", "--turns=3", *layers)
+    tiny = (*_TINY_MODEL, *layers)
     return Part("models", flags, tiny, "a training step, examples/s", _models)
 
 
 PARTS: dict[str, Part] = {
     "tests": Part("cuda_tests", (), (), "tests on CUDA", _tests, 180.0),
+    "overhead": Part(
+        "overhead",
+        ("--step_ms=1", "--seconds=0.4", "--turns=2"),
+        ("--step_ms=0.1", *_TINY_TURNS),
+        "threads, one worker",
+        _overhead,
+    ),
+    "mesh_rounds": Part(
+        "mesh",
+        ("--parts=rounds", "--models=mlp784", "--seconds=0.3", "--turns=2"),
+        ("--parts=rounds", "--models=mlp64", "--cpu_devices=1", *_TINY_TURNS),
+        "mesh (us of a round)",
+        _mesh_rounds,
+    ),
+    "learners_resnet32": _learners_part("resnet32", "16,64"),
+    "learners_lenet": _learners_part("lenet", "16"),
+    "gpu_and_cpu": Part(
+        "real",
+        (
+            *("--devices=gpu:0,cpu:0", "--slowdown=1", "--seconds=3", "--runs=1"),
+            "--strategies=biased_local_sgd,adaptive_sgd",
+        ),
+        (
+            *("--hidden=32", "--seconds=0.5", "--runs=1"),
+            "--strategies=biased_local_sgd,adaptive_sgd",
+        ),
+        "a GPU and a CPU in one process",
+        _real,
+    ),
     "local_sgd_mlp": _local_sgd_part("mlp", 5),
     "many_workers": Part(
         "many_workers",
@@ -264,22 +317,6 @@ PARTS: dict[str, Part] = {
         "virtual clock (us of an update)",
         _virtual,
     ),
-    "overhead": Part(
-        "overhead",
-        ("--step_ms=1", "--seconds=0.4", "--turns=2"),
-        ("--step_ms=0.1", *_TINY_TURNS),
-        "threads, one worker",
-        _overhead,
-    ),
-    "mesh_rounds": Part(
-        "mesh",
-        ("--parts=rounds", "--models=mlp784", "--seconds=0.3", "--turns=2"),
-        ("--parts=rounds", "--models=mlp64", "--cpu_devices=1", *_TINY_TURNS),
-        "mesh (us of a round)",
-        _mesh_rounds,
-    ),
-    "learners_resnet32": _learners_part("resnet32", "16,64"),
-    "learners_lenet": _learners_part("lenet", "16"),
     "sparse_step_670091": _sparse_part(670_091),
     "merges": Part(
         "mesh",

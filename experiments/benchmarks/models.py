@@ -9,7 +9,8 @@ is on the device. hetjax runs the compiled step that a worker runs. Contenders t
 turns on the same device; ratios are medians over the turns. PyTorch's models are those
 of `models_peers.py`; where its packages are not installed, its figures are null.
 With --memory the bytes that XLA reserves for a step are compared with those of the same
-step with remat=True, which is compiled and not run.
+step with remat=True, which is compiled and not run. Operations are those of the step
+before XLA changes it; with --peak_tflops, the share of that peak is reported.
 """
 
 import json
@@ -63,6 +64,8 @@ flags.DEFINE_integer("batch_size", None, "examples of a step; default: by model"
 flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "of the layers")
 flags.DEFINE_integer("turns", 3, "turns of every contender")
 flags.DEFINE_float("seconds", 1.0, "seconds of a turn, which has 5 steps at least")
+flags.DEFINE_float("peak_tflops", None, "Tflop/s of the device, at most")
+bounded("peak_tflops", 1e-3, 1e6, "it is a speed")
 flags.DEFINE_boolean("memory", False, "also compile the step with remat, for its bytes")
 bounded("batch_size", *bounds.BATCH_SIZE)
 bounded("turns", 1, 1000, "every turn takes its time")
@@ -80,8 +83,8 @@ def example(case: Case, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 def compiled(
     case: Case, size: int, dtype: str, remat: bool
-) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:
-    """A worker's program of one step, and its arguments."""
+) -> tuple[jax.stages.Compiled, tuple[Any, ...], float]:
+    """A worker's program of one step, its arguments, and its operations [flop]."""
     x, y = example(case, size)
     data = hj.data.from_arrays((x, y), (x, y), num_classes=case.classes)
     task = hj.classification(case.make(dtype=dtype, remat=remat), data)
@@ -91,7 +94,9 @@ def compiled(
     job = session(task, data, hj.local_machine([jax.devices()[0]])).job("", strategy, 0)
     timer = StepTimer(StepSettings.of(strategy), job)
     arguments = jax.device_put(timer.arguments(jax.devices()[0], size))
-    return timer.steps.lowered(arguments).compile(), arguments
+    lowered = timer.steps.lowered(arguments)
+    costs: Any = lowered.cost_analysis() or {}
+    return lowered.compile(), arguments, costs.get("flops", math.nan)
 
 
 def ours(
@@ -113,27 +118,24 @@ def measured(name: str) -> dict[str, Any]:
     """Examples/s of all contenders of a model, and other figures of its step."""
     case = CASES[name]
     size = FLAGS.batch_size or case.batch
-    program, arguments = compiled(case, size, FLAGS.dtype, remat=False)
+    program, arguments, flops = compiled(case, size, FLAGS.dtype, remat=False)
     memory: Any = program.memory_analysis()
-    costs: Any = program.cost_analysis() or {}
     contenders = {"hetjax": by_hand(ours(program, arguments))}
     peer = models_peers.step(name, *example(case, size), case.classes, FLAGS.dtype)
     if peer is not None:
         contenders["torch"] = by_hand(peer)
     found = in_turn(contenders, FLAGS.seconds, FLAGS.turns, name, window=1)
-    # on a GPU, XLA leaves out the products and convolutions that libraries compute
-    counted = jax.default_backend() == "cpu"
-    gflops = costs.get("flops", math.nan) / 1e9
+    per_s = flops / median(found["hetjax"])
     result: dict[str, Any] = {
         "batch_size": size,
         "hetjax_per_s": round(size / median(found["hetjax"]), 3),
         "torch_per_s": None,
-        "step_gflops": round(gflops, 1) if counted else None,
-        "gflops_per_s": (
-            round(gflops / median(found["hetjax"]), 1) if counted else None
-        ),
+        "step_gflops": round(flops / 1e9, 1),
+        "gflops_per_s": round(per_s / 1e9, 1),
         "step_bytes": int(memory.temp_size_in_bytes),
     }
+    if FLAGS.peak_tflops is not None:
+        result["share_of_peak"] = round(per_s / 1e12 / FLAGS.peak_tflops, 3)
     if peer is not None:
         result["torch_per_s"] = round(size / median(found["torch"]), 3)
         result["ratio"] = round(ratio(found["torch"], found["hetjax"]), 3)

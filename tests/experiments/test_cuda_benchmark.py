@@ -89,9 +89,20 @@ FOUND = {  # what the scripts print, of which their own tests take care
         "models": {
             "vit_b": {
                 **{"batch_size": 32, "hetjax_per_s": 1000.0, "torch_per_s": 500.0},
-                **{"ratio": 2.0, "step_bytes": 4e6},
+                **{"ratio": 2.0, "step_bytes": 4e6, "gflops_per_s": 99_000.0},
+                "share_of_peak": 0.1,
             }
         },
+    },
+    "gpu_and_cpu": {
+        "measured": {
+            "adaptive_sgd": {
+                **{"examples_per_second": 1500.0, "measured": 0.02},
+                "predicted": 0.022,
+            },
+            "alone": {"examples_per_second": 1000.0},
+        },
+        "ratios": {"prediction_error/adaptive_sgd": 0.1},
     },
     "mega_batch": {
         **{"updates": 106, "examples": 108_480, "seconds": 1.8},
@@ -123,7 +134,13 @@ ROWS = {  # of the tables, by part
         "| lenet, 16 | sync_sgd, 1 | 1,000 | 1.00 |",
         "| lenet, 16 | sma, 4, vmapped | 2,500 | 2.50 |",
     ],
-    "vit_b_bfloat16": ["| vit_b, 32 | bfloat16 | 1,000 | 500 | 2.00 | 4 |"],
+    "vit_b_bfloat16": [
+        "| vit_b, 32 | bfloat16 | 1,000 | 500 | 2.00 | 99.0 | 0.10 | 4 |"
+    ],
+    "gpu_and_cpu": [
+        "| adaptive_sgd | 1,500 | 1.50 | 20.00 | 22.00 | 10 % |",
+        "| alone | 1,000 | 1.00 |  |  |  |",
+    ],
     "mega_batch": ["| 106 | 108,480 | 1.8 | 11.5 | 0.66 |"],
 }
 

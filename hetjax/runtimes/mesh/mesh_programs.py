@@ -14,7 +14,6 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from hetjax import tree
-from hetjax.data.batching import Batch
 from hetjax.engine.programs.local_round import RowBatches
 from hetjax.engine.programs.task_programs import over_workers
 from hetjax.local import with_merge_buffers
