@@ -202,8 +202,9 @@ def ratios(
             found[f"images/s, {case}, {k} learners"] = round(best / base, 3)
     base = target.get("sync_sgd, 1")
     for who, seconds in target.items():
-        known = base is not None and base > 0 and seconds is not None
-        found[f"seconds, {who}"] = round(seconds / base, 3) if known else None
+        found[f"seconds, {who}"] = None
+        if base and seconds is not None:
+            found[f"seconds, {who}"] = round(seconds / base, 3)
     return found
 
 
