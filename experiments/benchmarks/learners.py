@@ -111,7 +111,7 @@ def averaging(size: int, rate: float) -> hj.Strategy:
 
 def numbers(name: str) -> list[int]:
     """The whole numbers of a flag."""
-    found = bounds.numbers(name, FLAGS[name].value)
+    found = bounds.numbers(name, FLAGS[name].value or [])
     if not found or any(n != int(n) or n < 1 for n in found):
         raise ValueError(f"--{name}: pass whole numbers from 1 on")
     return [int(n) for n in found]
