@@ -240,11 +240,18 @@ class Loop:
                 kind = type(entry)
                 if later is None:
                     self._note(entry)
+                elif kind is tape.StartRound:
+                    later.append((self._note_start, entry))
                 elif kind is not tape.EvaluationDone:  # which records itself
                     later.append((self._note, entry))
                 answer = handlers[kind](entry) if kind in handlers else None
         finally:
             written.close()
+
+    def _note_start(self, entry: tape.StartRound) -> None:
+        """Record a round, which begins when its worker's merge is done."""
+        start = self._writer.ledger.start_of(entry.worker, entry.start)
+        self._note(entry if start == entry.start else entry._replace(start=start))
 
     def _note(self, entry: Any) -> None:
         """Record an entry."""

@@ -126,6 +126,10 @@ class Ledger(Checkpointable):
         self._begin_after_merge(worker)
         self._last[worker] = size, learning_rate
 
+    def start_of(self, worker: int, start: float) -> float:
+        """Return when a worker's round in flight begins; `start` if it has none."""
+        return self._in_flight.get(worker, start)
+
     def _begin_after_merge(self, worker: int) -> None:
         """Count a round from the end of its worker's last merge."""
         start = max(self._in_flight[worker], self._merging_until[worker])

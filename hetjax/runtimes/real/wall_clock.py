@@ -334,7 +334,9 @@ class WallClock:
         began = self.time_of(completion.began)
         # a pause does not shorten a round that ends within it
         finished = began + completion.finished - completion.began
-        began = min(max(began, round_.begins_after), finished)
+        # a merge before it may have been seen to be done later than it was
+        began = max(began, round_.begins_after)
+        finished = max(finished, began)
         if worker in rounds.unresponsive:
             del rounds.unresponsive[worker]
             if failure:  # it is lost already: report the reason

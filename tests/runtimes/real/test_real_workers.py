@@ -1,5 +1,6 @@
 """Real runs whose workers fail, hang, slow down, join or become NaN; their ends."""
 
+import itertools
 import signal
 import threading
 import time
@@ -25,11 +26,15 @@ from real_runs import (
 )
 
 import hetjax as hj
+from hetjax.engine import replica_store
+from hetjax.engine.launched_merge import LaunchedMerge
 from hetjax.engine.replica_store import ReplicaStore
 from hetjax.engine.step_runner import StepRunner
 from hetjax.machine import Arrival, ScriptedFault
 from hetjax.tracing.fit import fit_machine
 from hetjax.tracing.trace import Trace
+
+KINDS = ("busy", "waiting", "merging", "transfer", "idle")  # of seconds
 
 pytestmark = pytest.mark.usefixtures("patient")
 POISONED = poisoned_task()
@@ -372,6 +377,41 @@ def test_arriving_workers_take_turns_and_the_caller_evaluates():
     # the caller may be evaluating just when an arrival is due
     assert sum(t is not main for t in of_arrivals) > 0.9 * len(of_arrivals)
     assert set(looks) == {main}
+
+
+class LateMerge(LaunchedMerge):
+    """A merge that is not done before somebody waits for it."""
+
+    def look(self):
+        pass
+
+    def wait(self):
+        super().look()
+        return super().wait()
+
+
+@pytest.mark.parametrize("name", ["async_sgd", "easgd", "local_sgd"])
+def test_rounds_behind_a_running_merge_begin_when_it_is_done(name, monkeypatch):
+    """Of a worker on the nodes' device; nothing of its time counts twice."""
+    monkeypatch.setattr(replica_store, "LaunchedMerge", LateMerge)
+    machine = hj.local_machine(["cpu:0"], step_mode="dispatch")
+    chosen = hj.STRATEGIES[name](batch_size=4, learning_rate=0.05)
+    history = real(chosen, machine, until=30 * [merged])
+    done, behind = 0.0, 0
+    for line in history.trace.load().lines:
+        if "merge" in line:
+            done = line["stamps"][-1]
+        elif "dispatch" in line:
+            assert line["start"] >= done
+            behind += line["start"] == done > 0
+        elif "arrival" in line:
+            assert line["finish"] >= line["start"] >= done
+    assert behind >= 29
+    segments = sorted(s[2:] for s in history.timeline)
+    for (_, finish), (start, _) in itertools.pairwise(segments):
+        assert start >= finish
+    total = sum(history.workers[0][kind] for kind in KINDS)
+    assert total == pytest.approx(history.duration, abs=1e-6)
 
 
 @pytest.mark.full
