@@ -287,19 +287,19 @@ class _WorkerThread(threading.Thread):
             received, failure = time.perf_counter(), ""
             launched = outcomes = []
             compiled = self._compilations.own_seconds
-            began = 0.0
+            began = late = 0.0
             workers = [a.worker for a in group]
             try:
                 launched = self._launch(group)
                 # compiling is not charged to the worker
                 began = received + self._compilations.own_seconds - compiled
-                self._executor.run_turns_during(self, launched)
+                late = self._turns_meanwhile(launched)
                 outcomes = [outcome.wait() for outcome in launched]
             except Cancelled:
                 pass  # an unresponsive worker reports without its outcome
             except BaseException:
                 failure = traceback.format_exc()
-            finished = time.perf_counter()
+            finished = max(time.perf_counter() - late, began)
             if not began:  # nothing was launched
                 began = received + self._compilations.own_seconds - compiled
             began = min(began, finished)
@@ -307,6 +307,17 @@ class _WorkerThread(threading.Thread):
             group = launched = None  # this thread must not hold its arrays
             self._executor.completed(self, done, outcomes)
             self._executor.run_turns_on(self)
+
+    def _turns_meanwhile(self, launched: Sequence[RoundOutcome]) -> float:
+        """Take turns while the device computes.
+
+        Return the seconds by which the end is seen late: it may have come while this
+        thread compiled a merge.
+        """
+        before = self._compilations.own_seconds
+        self._executor.run_turns_during(self, launched)
+        compiled = self._compilations.own_seconds - before
+        return compiled if all(outcome.done for outcome in launched) else 0.0
 
     def _launch(self, group: list[Assignment]) -> list[RoundOutcome]:
         workers, steps = self._executor.workers, self._executor.steps
