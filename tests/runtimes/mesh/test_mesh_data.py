@@ -40,8 +40,13 @@ def same(monkeypatch):
     return compare
 
 
-@pytest.mark.parametrize("step_mode", ["fused", "vmapped", "unrolled", "dispatch"])
-@pytest.mark.parametrize("where", ["8 x 1", "2 x 4"])
+@pytest.mark.parametrize(
+    ("where", "step_mode"),
+    [
+        *(("8 x 1", "fused"), ("8 x 1", "dispatch")),
+        *(("2 x 4", "vmapped"), ("2 x 4", "unrolled")),
+    ],
+)
 def test_rounds_of_unlike_workers(where, step_mode, same):
     """They make other numbers of steps of other sizes, which are padded."""
     policy = schedule.rounds(local_steps=STEPS, batch_size=SIZES)
