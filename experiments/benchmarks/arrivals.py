@@ -66,7 +66,7 @@ PARTS: dict[str, tuple[Any, str]] = {
     "wait for the merge": (LaunchedMerge, "wait"),
     "wait for the round": (RoundOutcome, "wait"),
 }
-WARM_UP = 50  # passes that do not count
+WARM_UP = 8  # one of so many passes, at the begin, does not count
 
 Stamp = tuple[str, float]
 
@@ -100,7 +100,8 @@ def stamped(stamps: list[Stamp]) -> Iterator[None]:
 def passes(stamps: list[Stamp]) -> list[list[Stamp]]:
     """The passes with the most frequent order of parts."""
     first = next(iter(PARTS))
-    begins = [i for i, (name, _) in enumerate(stamps) if name == first][WARM_UP:]
+    begins = [i for i, (name, _) in enumerate(stamps) if name == first]
+    begins = begins[len(begins) // WARM_UP :]
     if len(begins) < 2:
         raise ValueError(f"--seconds={FLAGS.seconds:g}: too few rounds; pass more")
     found = [stamps[a : b + 1] for a, b in zip(begins, begins[1:], strict=False)]

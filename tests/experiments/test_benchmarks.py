@@ -28,7 +28,7 @@ def test_overhead():
 
 
 def test_arrivals():
-    result = printed("arrivals.py", "--seconds=0.2")
+    result = printed("arrivals.py", "--seconds=1")
     for case in ("arrival", "round"):
         found = result[case]
         assert found["passes"] > 0
