@@ -242,7 +242,10 @@ class Loop:
                     self._note(entry)
                 elif kind is tape.StartRound:
                     later.append((self._note_start, entry))
-                elif kind is not tape.EvaluationDone:  # which records itself
+                elif kind is tape.EvaluationDone:  # of all that was played before
+                    self._record_played()
+                    self._note(entry)
+                else:
                     later.append((self._note, entry))
                 answer = handlers[kind](entry) if kind in handlers else None
         finally:
@@ -329,9 +332,6 @@ class Loop:
         """
         if self._rollback is not None:
             self._rollback.reach()
-        self._record_played()
-        if self._unrecorded is not None:
-            self._note(point)
         metrics = self._records.evaluate(point)
         if self._rollback is None:
             return metrics

@@ -260,6 +260,6 @@ class StepRunner:
         return step.lower(*arguments)
 
     def _numbers(self, a: Assignment) -> np.ndarray:
-        """Return the numbers [K, 4] of the steps of an assignment."""
+        """Return the numbers [K, 5] of the steps of an assignment."""
         steps, rate = len(a.rows), a.learning_rate
         return step_numbers(self._job.seed, a.worker, a.first_step, steps, rate)

@@ -17,6 +17,7 @@ import numpy as np
 from hetjax import tree
 from hetjax.data.batching import Bucket
 from hetjax.data.device_rows import RowGather
+from hetjax.merge.group import unstacked
 
 NUMBERS = 5  # of a step, besides its rows: whether it is the last, its rate, its key
 
@@ -92,18 +93,28 @@ def local_round(
 
     def vmapped(replicas: tuple, data: Any, tables: jax.Array) -> tuple:
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
-        # leaf by leaf: a BCOO has its own rule for vmap
-        leaves, structure = jax.tree.flatten(data)
-
-        def of_worker(replica: Any, leaves: list[Any], table: jax.Array) -> tuple:
-            return checked(replica, jax.tree.unflatten(structure, leaves), table)
-
-        axes = 0, None if batches else 0, 0
-        stacked, *rest = jax.vmap(of_worker, axes)(stacked, leaves, tables)
-        after = [
-            jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
-            for i in range(len(replicas))
-        ]
-        return tuple(after), *rest
+        run = over_workers(checked, shared=batches is not None)
+        stacked, *rest = run(stacked, data, tables)
+        return unstacked(stacked, len(replicas)), *rest
 
     return vmapped if how == "vmapped" else checked
+
+
+def over_workers(steps: Callable, *, shared: bool = False) -> Callable:
+    """`jax.vmap` of steps(replica, data, ...) over all arguments' first axes.
+
+    Data that are `shared` have no such axis: all workers gather from them. Otherwise
+    they are batches, whose arrays are mapped one by one: a BCOO has its own rule for
+    vmap, in which the first axis is one of the matrix.
+    """
+
+    def several(replicas: Any, data: Any, *rest: Any) -> Any:
+        leaves, structure = jax.tree.flatten(data)
+
+        def one(replica: Any, leaves: list[jax.Array], *rest: Any) -> Any:
+            return steps(replica, jax.tree.unflatten(structure, leaves), *rest)
+
+        axes = 0, None if shared else 0, *[0] * len(rest)
+        return jax.vmap(one, axes)(replicas, leaves, *rest)
+
+    return several

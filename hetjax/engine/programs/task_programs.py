@@ -192,12 +192,15 @@ class Programs:
         workers, whose steps still read them. `done` is computed when all results are,
         and unlike them it is never donated.
         """
-        apply = merge_fn(merge)
-
-        def run(state: MergeState, replicas: Any, packed: Any, op: MergeOp) -> tuple:
-            return *apply(state, replicas, packed, op), _done()
 
         def make() -> Callable:
+            apply = merge_fn(merge)
+
+            def run(
+                state: MergeState, replicas: Any, packed: Any, op: MergeOp
+            ) -> tuple:
+                return *apply(state, replicas, packed, op), _done()
+
             donated = (0,) if merge.updates_busy_workers else (0, 1)
             return jax.jit(run, static_argnums=3, donate_argnums=donated)
 
@@ -224,12 +227,16 @@ class Programs:
 
         The replicas are donated; `done` is as in `merge`.
         """
-        apply = fetch_fn(merge)
 
-        def run(state: MergeState, replicas: tuple[Replica, ...]) -> tuple:
-            return apply(state, replicas), _done()
+        def make() -> Callable:
+            apply = fetch_fn(merge)
 
-        return self.once(("fetch", merge), lambda: jax.jit(run, donate_argnums=1))
+            def run(state: MergeState, replicas: tuple[Replica, ...]) -> tuple:
+                return apply(state, replicas), _done()
+
+            return jax.jit(run, donate_argnums=1)
+
+        return self.once(("fetch", merge), make)
 
     def as_member(self, merge: Merge) -> Callable:
         """(state) -> the node as a replica for its parent node, in its own buffers."""
@@ -286,21 +293,3 @@ def _done() -> jax.Array:
 def step_key(key: jax.Array, worker: Any, number: Any) -> jax.Array:
     """Return the random key of step `number` of a worker, from the key of the run."""
     return jax.random.fold_in(jax.random.fold_in(key, worker), number)
-
-
-def over_workers(steps: Callable) -> Callable:
-    """`jax.vmap` of steps(replica, batches, ...) over all arguments' first axes.
-
-    The batches' arrays are mapped one by one: a BCOO has its own rule for vmap, in
-    which the first axis is one of the matrix.
-    """
-
-    def several(replicas: Replica, batches: Batch, *rest: Any) -> Any:
-        leaves, structure = jax.tree.flatten(batches)
-
-        def one(replica: Replica, leaves: list[jax.Array], *rest: Any) -> Any:
-            return steps(replica, jax.tree.unflatten(structure, leaves), *rest)
-
-        return jax.vmap(one)(replicas, leaves, *rest)
-
-    return several

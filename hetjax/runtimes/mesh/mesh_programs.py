@@ -14,8 +14,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from hetjax import tree
-from hetjax.engine.programs.local_round import RowBatches
-from hetjax.engine.programs.task_programs import over_workers
+from hetjax.engine.programs.local_round import RowBatches, over_workers
 from hetjax.local import with_merge_buffers
 from hetjax.merge.group import unstacked
 from hetjax.merge.worker_stats import WorkerStats
