@@ -69,6 +69,17 @@ class SplitRows:
         """Return the number of stored entries of rows, for each sparse array."""
         return [m.indptr[rows + 1] - m.indptr[rows] for m in self.sparse]
 
+    def stacked(self, rows: Sequence[np.ndarray], size: int) -> np.ndarray:
+        """Return the rows [S, size] of S steps, padded as `make_batch` pads batches.
+
+        Errors: an IndexError for rows that the split does not have.
+        """
+        taken = rows[0][None] if len(rows) == 1 else np.stack(rows)
+        check_rows(taken, self.num_rows)
+        if taken.shape[1] == size:
+            return taken
+        return pad_rows(taken, size, self.lengths(taken.ravel()))
+
 
 class DeviceRows(SplitRows):
     """A split whose arrays are on the device, where batches are gathered."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from hetjax.data.batching import Batch, Bucket, bucket_of, make_batch, repeated
 from hetjax.data.columns import gather_rows, row_bytes
-from hetjax.data.device_rows import DeviceRows, pad_rows
+from hetjax.data.device_rows import DeviceRows
 from hetjax.data.uneven import make_batches
 from hetjax.engine.device_data import fits, rows_on
 from hetjax.engine.job import Job
@@ -114,10 +114,7 @@ class DeviceFeed:
         """Return the rows of all steps."""
         lengths = [self._rows.lengths(r) for r in rows] if self._rows.sparse else []
         n, bucket = len(rows[0]), self._bucket(len(rows[0]), lengths)
-        taken = rows[0][None] if len(rows) == 1 else np.stack(rows)
-        if bucket.size != n:
-            of_arrays = [np.concatenate(x) for x in zip(*lengths, strict=True)]
-            taken = pad_rows(taken, bucket.size, of_arrays)
+        taken = self._rows.stacked(rows, bucket.size)
         batches = RowBatches(self._rows.batch_maker, bucket)
         return Fed(self._rows.arrays, bucket.size, n, bucket, batches, taken)
 

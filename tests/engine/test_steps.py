@@ -81,6 +81,15 @@ def test_data_on_the_device_give_the_same_rounds(how, steps, size):
         chex.assert_trees_all_close(mine.mean, other.mean, atol=1e-6)
 
 
+@pytest.mark.parametrize("row", [-1, 60])
+def test_a_row_that_the_split_does_not_have_is_refused(row):
+    """A program would take another one in its place."""
+    job = job_of()
+    feed = DeviceFeed(job, rows_on(job, jax.devices()[0]))
+    with pytest.raises(IndexError, match=f"the sampler drew the row {row} of .* 60"):
+        feed.together([np.array([0, row])])
+
+
 @pytest.mark.parametrize("how", ["dispatch", "fused", "vmapped"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_replica_that_is_not_finite_is_noticed(how, steps):

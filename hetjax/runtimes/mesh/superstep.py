@@ -13,7 +13,6 @@ import numpy as np
 from jax import lax
 
 from hetjax.data.batching import Bucket
-from hetjax.data.device_rows import pad_rows
 from hetjax.data.uneven import common_bucket, make_uneven_batches
 from hetjax.engine.device_data import fits, rows_on
 from hetjax.engine.job import Job
@@ -201,11 +200,8 @@ class Feed:
         size, most = superstep.bucket.size, superstep.max_steps
         table = np.zeros((len(rows), most, size), np.int32)
         for k, own in enumerate(rows):
-            if not len(own):
-                continue
-            each = [self._rows.lengths(r) for r in own] if self._rows.sparse else []
-            lengths = [np.concatenate(x) for x in zip(*each, strict=True)]
-            table[k, : len(own)] = pad_rows(np.stack(own), size, lengths)
+            if len(own):
+                table[k, : len(own)] = self._rows.stacked(own, size)
         return table
 
     def step(self, steps: Steps, i: int) -> Steps:

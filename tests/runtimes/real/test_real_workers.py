@@ -374,8 +374,8 @@ def test_arriving_workers_take_turns_and_the_caller_evaluates():
     )
     main = threading.main_thread()
     of_arrivals = [thread for kind, thread in turns if kind is Arrival]
-    # the caller may have a turn just when an arrival is due; a busy machine delays it
-    assert sum(t is not main for t in of_arrivals) > 0.75 * len(of_arrivals)
+    # the caller may be evaluating just when an arrival is due
+    assert sum(t is not main for t in of_arrivals) > 0.9 * len(of_arrivals)
     assert set(looks) == {main}
 
 
