@@ -232,7 +232,7 @@ def interrupted_at(text, arguments, **variables):
 
 
 @pytest.mark.full  # a process that waits for a signal
-@pytest.mark.parametrize("name", ["step", "apply"])
+@pytest.mark.parametrize("name", ["local_steps", "merge_replicas"])
 def test_ctrl_c_while_a_real_machine_prepares(tmp_path, name):
     """It comes while this program is compiled, in a thread or in the main one."""
     arguments = [*BOTH, "--machine=local", "--cpu_devices=2", f"--out={tmp_path}"]

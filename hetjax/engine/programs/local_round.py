@@ -80,7 +80,7 @@ def local_round(
         replica, (losses, means) = jax.lax.scan(body, replica, inputs, unroll=unroll)
         return replica, losses, means[-1]
 
-    def checked(replica: Any, data: Any, table: jax.Array) -> tuple:
+    def local_steps(replica: Any, data: Any, table: jax.Array) -> tuple:
         if how != "dispatch":
             replica, losses, mean = several(replica, data, table)
             return replica, losses, mean, tree.all_finite(replica) if checks else ()
@@ -91,13 +91,13 @@ def local_round(
             finite = jax.lax.cond(last, tree.all_finite, lambda _: True, replica)
         return replica, losses, mean, finite
 
-    def vmapped(replicas: tuple, data: Any, tables: jax.Array) -> tuple:
+    def vmapped_local_steps(replicas: tuple, data: Any, tables: jax.Array) -> tuple:
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
-        run = over_workers(checked, shared=batches is not None)
+        run = over_workers(local_steps, shared=batches is not None)
         stacked, *rest = run(stacked, data, tables)
         return unstacked(stacked, len(replicas)), *rest
 
-    return vmapped if how == "vmapped" else checked
+    return vmapped_local_steps if how == "vmapped" else local_steps
 
 
 def over_workers(steps: Callable, *, shared: bool = False) -> Callable:

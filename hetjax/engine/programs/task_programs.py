@@ -196,13 +196,13 @@ class Programs:
         def make() -> Callable:
             apply = merge_fn(merge)
 
-            def run(
+            def merge_replicas(  # the name that a profiler shows
                 state: MergeState, replicas: Any, packed: Any, op: MergeOp
             ) -> tuple:
                 return *apply(state, replicas, packed, op), _done()
 
             donated = (0,) if merge.updates_busy_workers else (0, 1)
-            return jax.jit(run, static_argnums=3, donate_argnums=donated)
+            return jax.jit(merge_replicas, static_argnums=3, donate_argnums=donated)
 
         return self.once(("merge", merge), make)
 
@@ -231,10 +231,10 @@ class Programs:
         def make() -> Callable:
             apply = fetch_fn(merge)
 
-            def run(state: MergeState, replicas: tuple[Replica, ...]) -> tuple:
+            def fetch_model(state: MergeState, replicas: tuple[Replica, ...]) -> tuple:
                 return apply(state, replicas), _done()
 
-            return jax.jit(run, donate_argnums=1)
+            return jax.jit(fetch_model, donate_argnums=1)
 
         return self.once(("fetch", merge), make)
 
