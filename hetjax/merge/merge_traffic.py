@@ -1,45 +1,35 @@
-"""The leaves of its members' replicas that a merge reads and changes.
+"""What is sent between a merge and its members, on a cluster.
 
-On a cluster a replica stays with its worker. Before a merge, the leaves that it reads
-are sent to the driver; after it, the leaves that it changed are sent to the members.
-Both are found in the jaxpr of `Merge.apply`, for hetjax's merges and custom ones alike.
+There a replica stays with its worker. Before a merge, the leaves that it reads are sent
+to the driver; after it, the leaves that it changed are sent to the members. Both are
+found in the jaxpr of `Merge.apply`, for hetjax's merges and custom ones alike.
+
+A changed leaf may be made of the member's own leaves and a few values of the driver:
+
+    w_j - alpha (w_j' - z)      of SMA, with w_j' before the last step
+
+Its worker then computes it (`MemberProgram`): only z is sent, the same to all members,
+and w_j need not be sent to the driver. This is done if it saves a tenth of the bytes.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
 
+from hetjax.merge.exchange import Change, Exchange, parcels
+from hetjax.merge.member_program import member_programs
+from hetjax.merge.value_graph import ValueGraph
 from hetjax.replica import Replica
 
 Apply = Callable[[Any, tuple[Replica, ...], Any], tuple[Any, Sequence[Replica]]]
+Members = list[list[Any]]  # values, by member and leaf
 
-
-class Change(NamedTuple):
-    """A leaf of a member's replica that a merge replaces, and its new value.
-
-    One of the other fields is set: the index of an array that is sent, that of another
-    leaf of the same replica before the merge, or one number that fills the leaf.
-    """
-
-    leaf: int
-    sent: int | None = None
-    copy_of: int | None = None
-    fill: float | None = None
-
-
-class Exchange(NamedTuple):
-    """The leaves that are sent for one kind of merge, and its program.
-
-    run(state, read, stats) -> (state, arrays to send, local members); `read` has the
-    leaves of each member that `reads` lists: all leaves of a local member.
-    """
-
-    reads: tuple[tuple[int, ...], ...]  # indices of leaves, by member
-    changes: tuple[tuple[Change, ...], ...]  # by member; none of a local member
-    run: Callable[[Any, Sequence[Sequence[Any]], Any], tuple[Any, list, list]]
+# values that depend on members' leaves cost as if they had more bytes: others may be
+# the same for all members
+OWN_FACTOR, OWN_BYTES = 17 / 16, 64
+WORTHWHILE = 0.9  # of the bytes with which the driver computes everything
 
 
 def exchange_of(
@@ -54,147 +44,227 @@ def exchange_of(
     The arguments are arrays, or their shapes. `local` members, such as the nodes of a
     tree, are on the driver: nothing of them is sent.
     """
-    leaves = [jax.tree.leaves(replica) for replica in replicas]
-    structures = [jax.tree.structure(replica) for replica in replicas]
+    merge = _TracedMerge(apply, state, replicas, stats, local)
+    nothing: list[dict[int, frozenset]] = [{} for _ in replicas]
+    plans = [nothing]
+    completed = [merge.completed(m) for m in range(len(replicas))]
+    if any(completed):
+        plans.append(completed)
+    sums = [merge.num_bytes(plan) for plan in plans]
+    return merge.exchange(plans[-1] if sums[-1] < WORTHWHILE * sums[0] else nothing)
 
-    def flat(state, leaves, stats):
-        given = zip(structures, leaves, strict=True)
-        members = tuple(jax.tree.unflatten(s, own) for s, own in given)
-        state, members = apply(state, members, stats)
-        return state, [jax.tree.leaves(member) for member in members]
 
-    closed, like = jax.make_jaxpr(flat, return_shape=True)(state, leaves, stats)
-    values = _Values(closed.jaxpr)
-    before = _regrouped(leaves, values.inputs[len(jax.tree.leaves(state)) :])
-    num_state = len(jax.tree.leaves(like[0]))
-    after = _regrouped(like[1], values.outputs[num_state:])
-    sent: dict[Hashable, tuple[int, int]] = {}  # value -> (member, leaf)
-    changes = tuple(
-        () if is_local else tuple(_changes(m, old, new, values, sent))
-        for m, (old, new, is_local) in enumerate(zip(before, after, local, strict=True))
-    )
-    of_locals = [v for m, own in enumerate(after) if local[m] for v in own]
-    wanted = values.read_by([*values.outputs[:num_state], *of_locals, *sent])
-    reads = tuple(
-        tuple(i for i, v in enumerate(own) if is_local or v in wanted)
-        for own, is_local in zip(before, local, strict=True)
-    )
-    chosen = list(sent.values())
+class _TracedMerge:
+    """A merge as a graph of values, and the ways to split it."""
 
-    def run(state, read, stats):
-        # leaves that are not read have no effect, and XLA removes them
-        full = [
-            _filled(own, numbers, given)
-            for own, numbers, given in zip(leaves, reads, read, strict=True)
+    def __init__(
+        self,
+        apply: Apply,
+        state: Any,
+        replicas: Sequence[Replica],
+        stats: Any,
+        local: Sequence[bool],
+    ):
+        """As `exchange_of`."""
+        leaves = [jax.tree.leaves(replica) for replica in replicas]
+        self._structures = [jax.tree.structure(replica) for replica in replicas]
+        self._local = local
+
+        def flat(state, leaves, stats):
+            given = zip(self._structures, leaves, strict=True)
+            members = tuple(jax.tree.unflatten(s, own) for s, own in given)
+            state, members = apply(state, members, stats)
+            return state, [jax.tree.leaves(member) for member in members]
+
+        closed, like = jax.make_jaxpr(flat, return_shape=True)(state, leaves, stats)
+        self.graph = graph = ValueGraph(closed)
+        self._state = jax.tree.structure(like[0])
+        num_state = self._state.num_leaves
+        self._outputs = graph.outputs[:num_state]
+        self._num_state = jax.tree.structure(state).num_leaves
+        given = graph.inputs[self._num_state :]
+        self._before = _regrouped(leaves, given)
+        self._after = _regrouped(like[1], graph.outputs[num_state:])
+        # what the driver computes in any case
+        of_locals = [v for m, own in enumerate(self._after) if local[m] for v in own]
+        self._base = graph.read_by([*self._outputs, *of_locals])
+        places = [v for own in self._before for v in own]
+        self._masks = graph.masks({v: 1 << i for i, v in enumerate(places)})
+        self._sizes = [graph.num_bytes(v) for v in places]
+        self._base_mask = sum(1 << i for i, v in enumerate(places) if v in self._base)
+
+    # -- which values are sent -------------------------------------------------------
+
+    def _changed(self, member: int) -> Iterable[tuple[Change, Hashable]]:
+        """The changed leaves of a member, and their values; `sent` has no index yet."""
+        if self._local[member]:
+            return
+        before = self._before[member]
+        for leaf, value in enumerate(self._after[member]):
+            if value == before[leaf]:
+                continue
+            fill = self.graph.constant(value)
+            if fill is not None:
+                yield Change(leaf, fill=fill), value
+            elif value in before:
+                yield Change(leaf, copy_of=before.index(value)), value
+            else:
+                yield Change(leaf, sent=-1), value
+
+    def completed(self, member: int) -> dict[int, frozenset]:
+        """By leaf that the member can compute, the values that it needs for that."""
+        own = set(self._before[member])
+        own_mask = 0
+        for value in own:
+            own_mask |= self._masks[value]
+        chosen: dict[Any, frozenset] = {}
+
+        def needed(value: Any) -> frozenset:
+            """The values to send so that the member has this one."""
+            if value not in chosen:
+                chosen[value] = choose(value)
+            return chosen[value]
+
+        def choose(value: Any) -> frozenset:
+            if value in own or self.graph.constant(value) is not None:
+                return frozenset()
+            alone, mask = frozenset([value]), self._masks.get(value, 0)
+            if not self.graph.is_elementwise(value):
+                return alone
+            depends = bool(mask & own_mask)
+            if not (depends or self.graph.is_broadcast(value)):
+                return alone
+            if value in self._base and mask & ~own_mask:
+                return alone  # such as a mean of all members
+            parts = frozenset().union(*map(needed, self.graph.operands(value)))
+            return parts if self._cost(parts) < self._cost(alone) else alone
+
+        found = {}
+        for change, value in self._changed(member):
+            if change.sent is not None and needed(value) != {value}:
+                found[change.leaf] = needed(value)
+        return found
+
+    def _cost(self, values: frozenset) -> float:
+        """The bytes of values, and of the leaves that are read only for these."""
+        down, mask = 0.0, 0
+        for value in values:
+            own = self._masks.get(value, 0)
+            size = self.graph.num_bytes(value)
+            down += OWN_FACTOR * size + OWN_BYTES if own else size
+            mask |= own
+        mask &= ~self._base_mask
+        while mask:
+            last = mask & -mask
+            down, mask = down + self._sizes[last.bit_length() - 1], mask ^ last
+        return down
+
+    def _sent(self, plan: Sequence[dict[int, frozenset]]) -> list[list[Any]]:
+        """The values that are sent to each member, in order."""
+        found = []
+        for m, completed in enumerate(plan):
+            mine: dict[Any, None] = {}
+            for change, value in self._changed(m):
+                if change.sent is not None:
+                    needs = completed.get(change.leaf)
+                    # sorted: a set of keys has no order of its own
+                    mine |= dict.fromkeys([value] if needs is None else sorted(needs))
+            found.append(list(mine))
+        return found
+
+    def _reads(self, sent: Sequence[Sequence[Any]]) -> list[tuple[int, ...]]:
+        """The indices of the leaves of each member that the driver reads."""
+        wanted = self._base | self.graph.read_by(v for mine in sent for v in mine)
+        return [
+            tuple(i for i, v in enumerate(own) if is_local or v in wanted)
+            for own, is_local in zip(self._before, self._local, strict=True)
         ]
-        state, found = flat(state, full, stats)
-        local_members = [
-            jax.tree.unflatten(structures[m], own)
-            for m, own in enumerate(found)
-            if local[m]
+
+    def num_bytes(self, plan: Sequence[dict[int, frozenset]]) -> int:
+        """The bytes that are sent to and by all members."""
+        sent, size = self._sent(plan), self.graph.num_bytes
+        total = sum(size(v) for mine in sent for v in mine)
+        for m, numbers in enumerate(self._reads(sent)):
+            if not self._local[m]:
+                total += sum(size(self._before[m][i]) for i in numbers)
+        return total
+
+    # -- the programs ----------------------------------------------------------------
+
+    def exchange(self, plan: Sequence[dict[int, frozenset]]) -> Exchange:
+        """The exchange in which members complete these leaves."""
+        sent = self._sent(plan)
+        reads = self._reads(sent)
+        values = list(dict.fromkeys(v for mine in sent for v in mine))
+        place = {value: i for i, value in enumerate(values)}
+        changes = tuple(
+            tuple(self._completed_changes(m, completed, place))
+            for m, completed in enumerate(plan)
+        )
+        wanted = [
+            [self._after[m][leaf] for leaf in completed]
+            for m, completed in enumerate(plan)
         ]
-        return state, [found[m][i] for m, i in chosen], local_members
+        needs = [sorted(frozenset().union(*found.values())) for found in plan]
+        programs = member_programs(self.graph, self._before, wanted, needs)
+        calls = tuple(
+            None if program is None else (program, tuple(place[v] for v in mine))
+            for program, mine in zip(programs, needs, strict=True)
+        )
+        run = jax.jit(self._program(reads, values), donate_argnums=0)
+        return Exchange(tuple(reads), changes, calls, parcels(changes, calls), run)
 
-    return Exchange(reads, changes, jax.jit(run, donate_argnums=0))
+    def _completed_changes(
+        self, member: int, completed: dict[int, frozenset], place: dict[Any, int]
+    ) -> Iterable[Change]:
+        """The changes of a member that completes these leaves."""
+        computed = {leaf: i for i, leaf in enumerate(completed)}
+        for change, value in self._changed(member):
+            if change.leaf in computed:
+                yield Change(change.leaf, computed=computed[change.leaf])
+            elif change.sent is not None:
+                yield Change(change.leaf, sent=place[value])
+            else:
+                yield change
+
+    def _program(self, reads: Sequence[Sequence[int]], sent: list[Any]) -> Callable:
+        """`Exchange.run`, not jitted."""
+        local = [m for m, is_local in enumerate(self._local) if is_local]
+        after = [self._after[m] for m in local]
+        values = [*self._outputs, *sent, *(v for own in after for v in own)]
+        num_state = len(self._outputs)
+        before = [
+            [own[i] for i in numbers]
+            for own, numbers in zip(self._before, reads, strict=True)
+        ]
+
+        def run(state, read, stats):
+            inputs = self.graph.inputs
+            states, rest = jax.tree.leaves(state), jax.tree.leaves(stats)
+            known = dict(zip(inputs[: self._num_state], states, strict=True))
+            known |= zip(inputs[len(inputs) - len(rest) :], rest, strict=True)
+            for keys, arrays in zip(before, read, strict=True):
+                known |= zip(keys, arrays, strict=True)
+            found = self.graph.compute(values, known)
+            # what is passed through needs a buffer of its own: the state is donated
+            found = [
+                jnp.copy(array) if value in known else array
+                for value, array in zip(values, found, strict=True)
+            ]
+            members = _regrouped(after, found[num_state + len(sent) :])
+            return (
+                jax.tree.unflatten(self._state, found[:num_state]),
+                found[num_state : num_state + len(sent)],
+                [
+                    jax.tree.unflatten(self._structures[m], own)
+                    for m, own in zip(local, members, strict=True)
+                ],
+            )
+
+        return run
 
 
-def _changes(
-    member: int,
-    before: Sequence[Hashable],
-    after: Sequence[Hashable],
-    values: "_Values",
-    sent: dict[Hashable, tuple[int, int]],
-) -> Iterable[Change]:
-    """The changed leaves of a member; adds the values to send to `sent`."""
-    for leaf, value in enumerate(after):
-        if value == before[leaf]:
-            continue
-        fill = values.constant(value)
-        if fill is not None:
-            yield Change(leaf, fill=fill)
-        elif value in before:
-            yield Change(leaf, copy_of=before.index(value))
-        else:
-            sent.setdefault(value, (member, leaf))
-            yield Change(leaf, sent=list(sent).index(value))
-
-
-def _regrouped(trees: Sequence[Sequence[Any]], flat: Sequence[Any]) -> list[list[Any]]:
+def _regrouped(trees: Sequence[Sequence[Any]], flat: Sequence[Any]) -> Members:
     """The flat values, in lists as long as the `trees`."""
     rest = iter(flat)
     return [[next(rest) for _ in own] for own in trees]
-
-
-def _filled(
-    leaves: Sequence[Any], numbers: Sequence[int], given: Sequence[Any]
-) -> list[Any]:
-    """All leaves: those with these indices have the given values, the others zeros."""
-    known = dict(zip(numbers, given, strict=True))
-    return [
-        known[i] if i in known else jnp.zeros(leaf.shape, leaf.dtype)
-        for i, leaf in enumerate(leaves)
-    ]
-
-
-class _Values:
-    """Keys for the values of a jaxpr: equal keys mean equal values."""
-
-    def __init__(self, jaxpr: Any):
-        """Build each value's key from its primitive, parameters and operands."""
-        self._keys: dict[Any, Hashable] = {
-            v: ("input", i) for i, v in enumerate([*jaxpr.constvars, *jaxpr.invars])
-        }
-        self._operands: dict[Hashable, tuple[Hashable, ...]] = {}
-        self._fills: dict[Hashable, float] = {}
-        self._unique: dict[Hashable, int] = {}
-        for equation in jaxpr.eqns:
-            self._number(equation)
-        self.inputs = [self._key(v) for v in jaxpr.invars]
-        self.outputs = [self._key(v) for v in jaxpr.outvars]
-
-    def _number(self, equation: Any) -> None:
-        given = tuple(self._key(v) for v in equation.invars)
-        if equation.primitive.name == "copy":  # the same value in another buffer
-            self._keys[equation.outvars[0]] = given[0]
-            return
-        params = tuple((k, _hashable(v)) for k, v in sorted(equation.params.items()))
-        # keys have numbers: nested keys would grow with the program
-        made = self._unique.setdefault(
-            (equation.primitive.name, params, given), len(self._unique)
-        )
-        for index, variable in enumerate(equation.outvars):
-            key = ("made", made, index)
-            self._keys[variable] = key
-            self._operands[key] = given
-            if equation.primitive.name == "broadcast_in_dim":
-                fill = self.constant(given[0])
-                if fill is not None:
-                    self._fills[key] = fill
-
-    def _key(self, variable: Any) -> Hashable:
-        if isinstance(variable, Literal):
-            return ("literal", float(variable.val), str(variable.aval))
-        return self._keys[variable]
-
-    def constant(self, value: Any) -> float | None:
-        """The number that fills a value; None if it is not constant."""
-        return value[1] if value[0] == "literal" else self._fills.get(value)
-
-    def read_by(self, values: Iterable[Hashable]) -> set[Hashable]:
-        """These values, and all values that they are computed from."""
-        found, ahead = set(), list(values)
-        while ahead:
-            value = ahead.pop()
-            if value not in found:
-                found.add(value)
-                ahead += self._operands.get(value, ())
-        return found
-
-
-def _hashable(value: Any) -> Hashable:
-    """An equation's parameter as part of a key; unhashable ones equal themselves."""
-    try:
-        hash(value)
-    except TypeError:
-        return id(value)
-    return value

@@ -7,6 +7,8 @@ from hetjax.engine.placement import Placement
 from hetjax.engine.player_parts import Assignment
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.reference_player import ReferencePlayer
+from hetjax.engine.replica_store import ReplicaStore
+from hetjax.engine.split_merges import SplitMergeStore
 from hetjax.engine.step_runner import RoundOutcome, StepRunner, StepSettings
 from hetjax.runtimes.devices import all_devices, default_device
 from hetjax.runtimes.inline import GroupedExecutor
@@ -37,9 +39,11 @@ def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
     nodes_kind = trace.header.get("nodes_kind", workers[trace.header["nodes"]].kind)
     placement = Placement(devices, by_kind.get(nodes_kind, default_device()))
     tape = StoredTape(trace)
-    player = ReferencePlayer(
-        strategy, job, workers, GroupedExecutor(run, device_classes), placement
-    )
+    executor = GroupedExecutor(run, device_classes)
+    # on a cluster, merges ran in parts
+    split = trace.header.get("split_merges", False)
+    open_store = SplitMergeStore if split else ReplicaStore
+    player = ReferencePlayer(strategy, job, workers, executor, placement, open_store)
     return Runtime(tape, player, step_modes)
 
 

@@ -97,6 +97,7 @@ _HEADER: dict[str, Kind] = {
     "eval_examples?": _WHOLE_OR_NULL,
     "begins?": _FINITE,
     "nodes_kind?": _TEXT,
+    "split_merges?": _TRUTH,
     "jax?": _TEXT,
 }
 _WORKER: dict[str, Kind] = {

@@ -1,5 +1,7 @@
 """Which leaves are sent for a merge, and that a merge needs no others."""
 
+from functools import cached_property
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -24,11 +26,11 @@ PARAMS = {"params"}
 SENT = {
     "elastic_sgd": (PARAMS, PARAMS),
     "sync_sgd": ({"grad_sum"}, PARAMS),
-    "sma": (PARAMS | {"prev_params"}, PARAMS),
+    "sma": ({"prev_params"}, PARAMS),
     "hier_sgd": ({"grad_sum"}, PARAMS | {"grad_sum"}),
     "fed_nova": (PARAMS, PARAMS | {"opt_state"}),
     "async_sgd": ({"grad_sum"}, PARAMS),
-    "easgd": (PARAMS | {"delayed_update"}, {"delayed_update"}),
+    "easgd": (PARAMS, {"delayed_update"}),
     "adaptive_sgd": (PARAMS, PARAMS),
 }
 
@@ -100,7 +102,7 @@ class Case:
             return state, fetch_fn(self.merge)(state, replicas)
         return merge_fn(self.merge)(state, replicas, stats, self.op)
 
-    @property
+    @cached_property
     def exchange(self):
         return exchange_of(
             self.apply, self.state, self.replicas, self.stats, self.local
@@ -132,11 +134,19 @@ def carried_out(case):
             replicas.append(local.pop(0))
             continue
         after = list(leaves[m])
-        for leaf, number, copy_of, fill in exchange.changes[m]:
+        computed = []
+        if exchange.programs[m] is not None:
+            program, numbers = exchange.programs[m]
+            run = program.jitted()
+            own = [leaves[m][i] for i in program.reads]
+            computed = run(*own, *(sent[i] for i in numbers))
+        for leaf, number, copy_of, fill, result in exchange.changes[m]:
             if number is not None:
                 after[leaf] = sent[number]
             elif copy_of is not None:
                 after[leaf] = leaves[m][copy_of]
+            elif result is not None:
+                after[leaf] = computed[result]
             else:
                 after[leaf] = jnp.full_like(leaves[m][leaf], fill)
         replicas.append(jax.tree.unflatten(jax.tree.structure(replica), after))
@@ -164,12 +174,21 @@ def test_which_leaves_are_sent(name):
 
 
 def test_a_common_model_is_sent_once():
-    """All members of an average get the same arrays, those of SMA their own."""
+    """All members of an average get the same arrays, and those of SMA the center."""
     leaves = len(jax.tree.leaves(PROGRAMS.init(jax.random.key(0))[0]))
-    for name, copies in (("elastic_sgd", 1), ("sma", 3)):
+    # of SMA besides, for each member, alpha and whether it is present
+    for name, own in (("elastic_sgd", 0), ("sma", 2)):
         (case, _) = cases_of(name)
-        numbers = {c.sent for changes in case.exchange.changes for c in changes}
-        assert len(numbers) == copies * leaves
+        sizes = {a: len(a) for p in case.exchange.parcels for a in p.arrays}
+        rest = len(case.members) * [own] if own else []
+        assert sorted(sizes.values()) == sorted([leaves, *rest])
+
+
+def test_members_that_do_the_same_have_one_program():
+    (case, _) = cases_of("sma")
+    programs = [program for program, _ in case.exchange.programs]
+    assert len(programs) == 3
+    assert len(set(programs)) == 1
 
 
 def test_a_buffer_that_is_emptied_is_not_sent():
@@ -195,12 +214,15 @@ def test_a_model_in_the_mailbox_is_moved_by_its_worker():
     ("expression", "change"),
     [
         (lambda r: r.params, None),
-        (lambda r: r.params * 1.0 + 0, "sent"),
+        (lambda r: r.params * 1.5 + 0.1, "computed"),
+        (lambda r: jnp.where(r.opt_state > 0, r.params, -1), "computed"),
+        (lambda r: jax.nn.relu(r.params), "computed"),
+        (lambda r: jnp.sort(r.params), "sent"),
         (lambda r: jnp.zeros(3), "fill"),
         (lambda r: jnp.full(3, 2.5), "fill"),
         (lambda r: r.opt_state, "copy_of"),
         (lambda r: jnp.arange(3.0), "sent"),
-        (jax.jit(lambda r: r.params + 1), "sent"),
+        (jax.jit(lambda r: r.params + 1), "computed"),
     ],
 )
 def test_how_a_leaf_is_replaced(expression, change):
@@ -216,7 +238,7 @@ def test_how_a_leaf_is_replaced(expression, change):
     kinds = [
         k
         for c in changes
-        for k in ("sent", "copy_of", "fill")
+        for k in ("sent", "copy_of", "fill", "computed")
         if getattr(c, k) is not None
     ]
     assert kinds == ([] if change is None else [change])
@@ -225,6 +247,12 @@ def test_how_a_leaf_is_replaced(expression, change):
     )
     if change == "sent":
         np.testing.assert_array_equal(sent[0], expression(replica))
+    if change == "computed":
+        program, numbers = exchange.programs[0]
+        run = program.jitted()
+        own = [jax.tree.leaves(replica)[i] for i in program.reads]
+        (found,) = run(*own, *(sent[i] for i in numbers))
+        np.testing.assert_array_equal(found, expression(replica))
     if change == "fill":
         assert changes[0].fill == float(expression(replica)[0])
 

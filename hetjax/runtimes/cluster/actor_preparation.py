@@ -12,8 +12,10 @@ from hetjax import tree
 from hetjax.engine.capabilities import Unreachable
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
+from hetjax.engine.split_merges import Exchanges
 from hetjax.engine.step_runner import StepSettings
 from hetjax.machine import WorkerInfo
+from hetjax.merge.member_program import MemberProgram
 from hetjax.runtimes.cluster.actor import RunSettings
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
 from hetjax.runtimes.cluster.cluster_store import ClusterStore
@@ -54,6 +56,7 @@ class Preparation:
         self._shards = self._rows_of_workers()
         self._dry_run = DryRun([])
         self._step_modes: dict[str, str] = {}
+        self._member_programs: list[MemberProgram] = []
 
     def run(self, before: dict[str, str]) -> dict[str, str]:
         """Prepare all actors and the driver; return the step modes by kind of device.
@@ -89,7 +92,23 @@ class Preparation:
         compile_merges(strategy, job, self.infos, TIMED, self._dry_run, open_store)
         for worker, future in asked.items():
             self._result_or_lose(worker, future)
+        self._compile_member_programs()
         return self._step_modes
+
+    def _compile_member_programs(self) -> None:
+        """Let the actors compile their parts of the merges that are to come."""
+        topology = self._strategy.policy.topology(tuple(self.infos))
+        exchanges = Exchanges(self._strategy, self._job.programs, topology)
+        self._member_programs = exchanges.member_programs(
+            merge.action for merge in self._dry_run.merges.values()
+        )
+        asked = {
+            k: self._group.call(k, "compile_merges", self._member_programs)
+            for k in self._group.present
+            if self._member_programs
+        }
+        for worker, future in asked.items():
+            self._result_or_lose(worker, future)
 
     def prepare(self, worker: int, actor: RemoteActor) -> None:
         """Open the run in a new actor, and let it compile."""
@@ -99,6 +118,7 @@ class Preparation:
             return actor.call("call_run", method, *args, queue=STEPS)[0]
 
         wait_for_result(actor, self._compile(worker, call))
+        wait_for_result(actor, call(worker, "compile_merges", self._member_programs))
         if worker in self._group.slowdown_factors:
             wait_for_result(
                 actor, call(worker, "slow", self._group.slowdown_factors[worker])

@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment
+from hetjax.engine.split_merges import program_of
 from hetjax.engine.step_runner import RoundOutcome, StepSettings
 from hetjax.local import with_merge_buffers
-from hetjax.merge.merge_traffic import Change
+from hetjax.merge.exchange import Change, MemberCall, changed_leaves
+from hetjax.merge.member_program import MemberProgram
 from hetjax.replica import Replica
 from hetjax.runtimes.real.dry_run import DryRun, Shape, compile_steps
 from hetjax.runtimes.real.step_mode_choice import choose_step_mode
@@ -110,6 +111,14 @@ class ActorRun:
             self.job.programs.check_in(now, replica, replica)
         self.job.compilations.programs.clear()  # from now on, count those of the run
 
+    def compile_merges(self, programs: Sequence[MemberProgram]) -> None:
+        """Run the parts of merges that `apply_changes` may be given."""
+        for program in programs:
+            zeros = [np.zeros(like.shape, like.dtype) for like in program.arguments]
+            with self.job.compilations.of("merge"):
+                program_of(self.job.programs, program)(*map(self._put, zeros))
+        self.job.compilations.programs.clear()
+
     # -- the replica -----------------------------------------------------------------
 
     def begin(self, model: Sequence[np.ndarray]) -> None:
@@ -133,19 +142,25 @@ class ActorRun:
             return self._begin_replica(params, state)
 
     def apply_changes(
-        self, changes: Sequence[Change], sent: Sequence[np.ndarray]
+        self,
+        changes: Sequence[Change],
+        program: MemberCall | None,
+        *sent: Sequence[np.ndarray],
     ) -> None:
-        """Apply a merge's changes to the replica, with the arrays that it sent."""
-        before = jax.tree.leaves(self._replica)
-        after = list(before)
-        for leaf, number, copy_of, fill in changes:
-            like = before[leaf]
-            if number is not None:
-                after[leaf] = self._put(sent[number])
-            elif copy_of is not None:
-                after[leaf] = jnp.copy(before[copy_of])
-            else:
-                after[leaf] = self._put(np.full(like.shape, fill, like.dtype))
+        """Apply a merge's changes to the replica, with the arrays that it sent.
+
+        Some may be computed by a `program`, which is given those of these arrays that
+        have the indices beside it.
+        """
+        before, arrays = jax.tree.leaves(self._replica), [a for s in sent for a in s]
+        computed = []
+        if program is not None:
+            described, arguments = program
+            own = [before[i] for i in described.reads]
+            given = [self._put(arrays[i]) for i in arguments]
+            with self.job.compilations.of("merge"):
+                computed = program_of(self.job.programs, described)(*own, *given)
+        after = changed_leaves(before, changes, arrays, computed, self._put)
         self._replica = jax.tree.unflatten(self._structure, after)
 
     def leaves(self, numbers: Sequence[int] | None = None) -> list[np.ndarray]:

@@ -11,20 +11,17 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hetjax import tree
 from hetjax.checkpointable import Leaves
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
-from hetjax.engine.programs.merge_functions import fetch_fn, merge_fn
 from hetjax.engine.replica_store import Model, ReplicaStore
+from hetjax.engine.split_merges import Exchanges
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.machine.merge_times import MergeTimes
-from hetjax.merge.merge_traffic import Change, Exchange, exchange_of
-from hetjax.merge.types import Merge
-from hetjax.merge.worker_stats import WorkerStats
+from hetjax.merge.exchange import Change, Exchange
 from hetjax.runtimes.cluster.worker_group import (
     MAX_INLINE_BYTES,
     REPLICA,
@@ -65,6 +62,7 @@ class ClusterStore(ReplicaStore):
         self._queue = REPLICA if self.shared else STEPS  # during rounds, or between
         self._begin_replica = job.programs.replica(strategy.local, self._requires)
         self._replica_like = jax.eval_shape(self._begin_replica, *self._initial)
+        self._exchanges = Exchanges(strategy, job.programs, topology)
         leaves, structure = jax.tree.flatten(self._replica_like)
         self._leaf_bytes = [tree.num_bytes(leaf) for leaf in leaves]
         numbers = jax.tree.unflatten(structure, range(len(leaves)))
@@ -150,7 +148,7 @@ class ClusterStore(ReplicaStore):
         """Fetch the leaves that the merge reads; return the unreachable members."""
         self._merge_began, self._gathered = time.perf_counter(), action
         members = (*action.members, *action.partners)
-        reads = self._exchange(action).reads
+        reads = self._exchanges.of(action).reads
         self._fetch(
             {m: r for m, r in zip(members, reads, strict=True) if isinstance(m, int)}
         )
@@ -186,7 +184,7 @@ class ClusterStore(ReplicaStore):
         before = self._compilations.own_seconds
         if self._gathered is not action:
             self.gather(action)
-        exchange, node = self._exchange(action), action.node
+        exchange, node = self._exchanges.of(action), action.node
         if node not in self._nodes:
             self._nodes[node] = self._begin_node(self.merge_of(node))
         members = (*action.members, *action.partners)
@@ -223,21 +221,19 @@ class ClusterStore(ReplicaStore):
     ) -> None:
         """Send the changes to the members; the same arrays for several are put once."""
         payloads: dict[tuple[int, ...], Any] = {}  # by the numbers of their arrays
-        for worker, changes in zip(members, exchange.changes, strict=True):
-            if isinstance(worker, str) or not changes or worker in self._unreachable:
+        send = self._post if self.shared else self._group.defer
+        for m, worker in enumerate(members):
+            parcel = exchange.parcels[m]
+            # nothing of a node is sent
+            if parcel is None or isinstance(worker, str) or worker in self._unreachable:
                 continue
-            numbers = tuple(sorted({c.sent for c in changes if c.sent is not None}))
-            arrays = [sent[number] for number in numbers]
-            if numbers not in payloads:
-                payloads[numbers] = self._group.payload(arrays)
-            renumbered = [
-                c if c.sent is None else c._replace(sent=numbers.index(c.sent))
-                for c in changes
-            ]
-            send = self._post if self.shared else self._group.defer
-            send(worker, "apply_changes", renumbered, payloads[numbers])
-            self._group.count_sent(worker, arrays)
-            self._note_changes(worker, changes, sent)
+            for numbers in parcel.arrays:
+                if numbers not in payloads:
+                    payloads[numbers] = self._group.payload([sent[i] for i in numbers])
+                self._group.count_sent(worker, [sent[i] for i in numbers])
+            given = [payloads[numbers] for numbers in parcel.arrays]
+            send(worker, "apply_changes", parcel.changes, parcel.program, *given)
+            self._note_changes(worker, exchange.changes[m], sent)
 
     def _note_changes(
         self, worker: int, changes: Sequence[Change], sent: list[jax.Array]
@@ -248,12 +244,12 @@ class ClusterStore(ReplicaStore):
         self._incoming.pop(worker, None)
         before = self._known_leaves[worker]
         known = dict(before)
-        for leaf, number, copy_of, _ in changes:
-            known.pop(leaf, None)
-            if number is not None:
-                known[leaf] = sent[number]
-            elif copy_of in before:
-                known[leaf] = before[copy_of]
+        for change in changes:
+            known.pop(change.leaf, None)
+            if change.sent is not None:
+                known[change.leaf] = sent[change.sent]
+            elif change.copy_of in before:
+                known[change.leaf] = before[change.copy_of]
         self._known_leaves[worker] = known
 
     def member_model(self, member: int | str) -> Model:
@@ -265,35 +261,6 @@ class ClusterStore(ReplicaStore):
             return self.model()
         found = [self._known_leaves[member][i] for i in self._model_leaves]
         return jax.tree.unflatten(self._model_structure, found)
-
-    def _exchange(self, action: MergeAction) -> Exchange:
-        op, whole = action.op, self.merge_of(action.node)
-        merge = self._programs.part_of(whole, action.part)
-        members = (*action.members, *action.partners)
-        kinds = tuple(self.merge_of(m) if isinstance(m, str) else None for m in members)
-
-        def merged(state: Any, replicas: tuple, stats: Any) -> tuple:
-            if op == MergeOp.FETCH:
-                return state, fetch_fn(merge)(state, replicas)
-            return merge_fn(merge)(state, replicas, stats, op)
-
-        def state_of(merge: Merge) -> Any:
-            return jax.eval_shape(self._programs.state(merge), *self._initial)
-
-        def find() -> Exchange:
-            replicas = [
-                self._replica_like
-                if kind is None
-                else jax.eval_shape(self._programs.as_member(kind), state_of(kind))
-                for kind in kinds
-            ]
-            shape = (len(WorkerStats._fields), len(kinds))
-            stats = jax.ShapeDtypeStruct(shape, jnp.float32)
-            local = [kind is not None for kind in kinds]
-            return exchange_of(merged, state_of(merge), replicas, stats, local)
-
-        key = ("exchange", merge, op, kinds, self._strategy.local, self._requires)
-        return self._programs.once(key, find)
 
     def traffic(self) -> list[tuple[int, int]]:
         """Return (bytes received from, bytes sent to) each worker."""

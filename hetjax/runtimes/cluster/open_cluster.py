@@ -63,6 +63,7 @@ def open_cluster(machine: ClusterMachine, strategy: Strategy, job: Job) -> Runti
 
     group.on_failed = failed
     trace_header["nodes_kind"] = default_device().device_kind
+    trace_header["split_merges"] = True
     recorder = Recorder(clock.workers, trace_header, path, continues=job.continues)
     recorder.recording.context = (job.programs.task, job.data, strategy)
     by_worker = [step_modes[w.kind] for w in machine.workers]
