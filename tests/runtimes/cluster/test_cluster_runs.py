@@ -32,6 +32,7 @@ from zoo import FORMS, WAYS
 import hetjax as hj
 from hetjax.data import from_arrays
 from hetjax.data.portable import MappedFile, MappedRows, Portable, portable
+from hetjax.engine.split_merges import SplitMergeStore
 from hetjax.runtimes.cluster import actor
 from hetjax.runtimes.cluster.cluster_machine import make_machine
 from hetjax.runtimes.cluster.node_slots import (
@@ -81,6 +82,23 @@ def test_a_run_is_replayed_in_one_process(name):
             assert worker.bytes_received > 0
             assert worker.bytes_sent > 0
     assert not history.events
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_replay_runs_merges_in_the_parts_that_a_cluster_ran(monkeypatch, threads):
+    """One program in place of two could round differently; threads have one."""
+    inner, changed = SplitMergeStore._change, []
+
+    def change(self, worker, *given):
+        changed.append(worker)
+        return inner(self, worker, *given)
+
+    machine = three_workers() if threads else machine_of_actors()
+    history = real(strategy("sma"), machine, until=3 * [merged_root])
+    assert not changed
+    monkeypatch.setattr(SplitMergeStore, "_change", change)
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+    assert len(changed) == (0 if threads else 3 * history.merges)
 
 
 def done(lines):
