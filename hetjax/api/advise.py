@@ -59,6 +59,8 @@ class Choice(NamedTuple):
     best: float  # best metric in that time; nan without a target
     final: float  # mean metric over the last tenth of the evaluations, or nan
     local_rounds: dict[str, str]  # by worker: "8 x 32" is 8 steps of 32 examples
+    # `round_seconds` with the least and the most contention; () if it hardly varied
+    round_range: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,7 +111,7 @@ class Advice(Tabular):
                 for c in choices
             ],
             "examples/s": [f"{c.examples_per_second:,.0f}" for c in choices],
-            "round [ms]": [f"{1e3 * c.round_seconds:.3g}" for c in choices],
+            "round [ms]": [_milliseconds(c) for c in choices],
             "waiting [%]": [f"{100 * c.waiting:.1f}" for c in choices],
         }
         if self.target is not None:
@@ -142,6 +144,12 @@ def distinct(values: Sequence[float]) -> list[str]:
     return texts
 
 
+def _milliseconds(choice: Choice) -> str:
+    """Return the time of a round, as a range where two speeds are possible."""
+    times = choice.round_range or (choice.round_seconds,)
+    return " to ".join(f"{1e3 * time:.3g}" for time in times)
+
+
 def _named(choice: Choice) -> str:
     return f"{choice.strategy} on {' + '.join(choice.workers)}"
 
@@ -170,7 +178,8 @@ def advise(
     biased_local_sgd, adaptive_sgd and eamsgd with this `batch_size` and
     `learning_rate`.
 
-    Predicted for each choice are examples/s, seconds between merges of the model,
+    Predicted for each choice are examples/s, seconds between merges of the model (as a
+    range where the calibration found that contention makes two speeds possible),
     waiting, and the local rounds of every worker. With a `target` of the task's metric
     each choice also trains for `seconds` of virtual time, which takes a while, and the
     first to reach the target is the best. Without a target the best choice is the one
@@ -203,6 +212,12 @@ def advise(
         for names, name, strategy in pairs:
             some = machine.subset(names)
             choice = _simulate_choice(name, strategy, data, some, seconds, model)
+            ends = [
+                _simulate_choice(name, strategy, data, end, seconds, model)
+                for end in some.extremes() or ()
+            ]
+            times = tuple(sorted(end.round_seconds for end in ends))
+            choice = choice._replace(round_range=times)
             if target is not None:
                 history = session.with_machine(some).run(
                     f"{name} on {len(names)}", strategy, seed, bar

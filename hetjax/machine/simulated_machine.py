@@ -138,8 +138,16 @@ class Machine:
         check_chosen(names, [w.name for w in self.workers])
         chosen = set(names)
         share = (len(chosen) - 1) / max(1, len(self.workers) - 1)
+
+        def less(contention: float) -> float:
+            return 1 + (contention - 1) * share
+
         workers = tuple(
-            dataclasses.replace(w, contention=1 + (w.contention - 1) * share)
+            dataclasses.replace(
+                w,
+                contention=less(w.contention),
+                contention_range=tuple(map(less, w.contention_range)),
+            )
             for w in self.workers
             if w.name in chosen
         )
@@ -162,6 +170,29 @@ class Machine:
     def without_noise(self) -> "Machine":
         """Return the machine without noise, whose steps take the expected seconds."""
         return dataclasses.replace(self, noise=0.0)
+
+    def extremes(self) -> "tuple[Machine, Machine] | None":
+        """Return the machine with the least and with the most contention measured.
+
+        None if one speed is possible: then contention hardly varied, or there is none.
+        """
+        if all(len(set(w.contention_range)) < 2 for w in self.workers):
+            return None
+
+        def at(end: int) -> Machine:
+            workers = tuple(
+                dataclasses.replace(
+                    w,
+                    contention=w.contention_range[end]
+                    if w.contention_range
+                    else w.contention,
+                    contention_range=(),
+                )
+                for w in self.workers
+            )
+            return dataclasses.replace(self, workers=workers)
+
+        return at(0), at(1)
 
     def record(self) -> dict[str, Any]:
         """Return the machine as a nested dict, for results.json."""

@@ -78,6 +78,8 @@ class Profile:
     curve: tuple[Positive, ...] = ()  # the device's throughput with 1, 2, ... workers
     # its steps take this many times as long while all compute
     contention: Annotated[float, Bounds(low=1)] = 1.0
+    # (least, most): the middle half of the measured rounds; () if it hardly varied
+    contention_range: tuple[Positive, ...] = ()
     duty: PositiveShare = 1.0  # of a step in which it computes; then it sleeps
     bursts: bool = False  # whether it sleeps after a local round, not after each step
     per_byte: NotNegative = 0.0  # [s/byte] to send a model to the link and back
@@ -87,6 +89,13 @@ class Profile:
         if not all(name and "/" not in name for name in self.place):
             raise ValueError(
                 f"place={self.place}: pass a tuple of non-empty names without '/'"
+            )
+        ends = self.contention_range
+        between = [1.0, *ends[:1], self.contention, *ends[1:]]
+        if len(ends) not in (0, 2) or sorted(between) != between:
+            raise ValueError(
+                f"contention_range={self.contention_range}: pass two numbers from 1, "
+                f"with contention={self.contention} between them"
             )
         if self.curve and self.curve[0] != 1:
             raise ValueError(

@@ -29,6 +29,8 @@ _UNLIMITED = 1e18  # [bytes/s] of a link whose bytes are charged to the workers
 # ratio of the seconds of equal devices for a step of EXAMPLES examples
 MAX_ERROR, MAX_NOISE, MAX_RATIO, EXAMPLES = 0.25, 0.2, 1.5, 32
 _BETWEEN = ("start", "evaluation")  # kinds of lines between a merge and a dispatch
+# Rounds side by side have two speeds if those at these ranks differ by more
+QUARTILES, TWO_SPEEDS = (0.25, 0.75), 1.1
 ITERATIONS = 4  # of least squares, with weights from the previous iteration
 
 _Members = tuple[int, ...]
@@ -59,12 +61,13 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
         seconds = per_round + steps fixed + examples per_example + nonzeros per_nonzero
 
     The fit uses the rounds that ran alone, if there are enough; the rounds side by side
-    then determine the worker's contention. The noise is the spread of a step's
-    residuals. A worker's latency is the median time from a dispatch to the begin of its
-    round. The link and the seconds per byte of every worker are fitted to the gaps
-    between the last arrival before a merge and the dispatch of its members' next
-    rounds. Scripted faults are copied to the machine; other failures are not. Workers
-    that share a device slow each other down by their contention only.
+    then determine the worker's contention, and its range where they differ. The noise
+    is the spread of a step's residuals. A worker's latency is the median time from a
+    dispatch to the begin of its round. The link and the seconds per byte of every
+    worker are fitted to the gaps between the last arrival before a merge and the
+    dispatch of its members' next rounds. Scripted faults are copied to the machine;
+    other failures are not. Workers that share a device slow each other down by their
+    contention only.
     """
     workers, slowdowns = trace.workers, trace.header["slowdowns"]
     learners = Counter(info.device for info in workers)
@@ -78,7 +81,10 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
         cost = mine.cost() or Cost(
             info.fixed / slowdowns[k], info.per_example / slowdowns[k]
         )
-        contention = mine.contention(cost) if len(workers) > 1 else 1.0
+        contention, between = 1.0, ()
+        if len(workers) > 1:
+            contention = mine.contention(cost)
+            between = mine.contention_range(cost, contention)
         shares_device = learners[info.device] > 1
         profile = Profile(
             info.name,
@@ -89,6 +95,7 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
             device=info.device if shares_device else "",
             curve=tuple(1.0 + i for i in range(learners[info.device])),
             contention=contention,
+            contention_range=between,
             duty=1 / slowdowns[k],
             bursts=bursts[k] and slowdowns[k] > 1,
             per_byte=ways[k],
@@ -163,13 +170,36 @@ class _Rounds:
         It is a ratio of sums, in which short rounds weigh less: they leave cores to
         other workers and contend less.
         """
-        # beside a deliberately slowed worker the largest share is below 1
-        beside = self.share > max(ALONE, TOGETHER * self.share.max(initial=0.0))
-        if self.alone.sum() < _ENOUGH or not beside.any():
+        beside = self._beside()
+        if not beside.any():
             return 1.0
         alone = self._alone(cost)[beside]
         more = (self.seconds[beside] - alone).sum() / (alone * self.share[beside]).sum()
         return max(1.0, 1 + float(more))
+
+    def _beside(self) -> np.ndarray:
+        """Return which rounds were side by side; none if too few were alone."""
+        # beside a deliberately slowed worker the largest share is below 1
+        most = self.share.max(initial=0.0)
+        enough = self.alone.sum() >= _ENOUGH
+        return enough & (self.share > max(ALONE, TOGETHER * most))
+
+    def contention_range(self, cost: Cost, contention: float) -> tuple[float, ...]:
+        """Return the quartiles of the contention of single rounds; () if they agree.
+
+        Long rounds weigh more, as in `contention`, which is always between them.
+        """
+        beside = self._beside()
+        if not beside.any():
+            return ()
+        alone = self._alone(cost)[beside]
+        weights = alone * self.share[beside]
+        single = 1 + (self.seconds[beside] - alone) / weights
+        order = np.argsort(single)
+        ranks = np.cumsum(weights[order]) / weights.sum()
+        low, high = single[order][np.searchsorted(ranks, QUARTILES)]
+        low, high = max(1.0, min(low, contention)), max(high, contention)
+        return (float(low), float(high)) if high > TWO_SPEEDS * low else ()
 
     def ratios(self, cost: Cost, contention: float) -> np.ndarray:
         """Return measured / fitted seconds of every round."""

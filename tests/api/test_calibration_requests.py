@@ -96,3 +96,29 @@ def test_the_verdict_says_whether_more_workers_are_worth_it(seconds, verdict):
         for w, s in zip((("a", "b"), ("a",)), seconds, strict=True)
     )
     assert Advice((several, one), 0.9, "accuracy", "m").verdict == verdict
+
+
+def test_where_two_speeds_are_possible_a_round_is_a_range():
+    """Rounds of two workers that contend for half, or for twice their seconds more."""
+    cost, link = hj.machine.Cost(1.0, 0.0), hj.machine.Link(latency=0.0, bandwidth=1e9)
+
+    def advice(*between):
+        workers = tuple(
+            hj.machine.Profile(
+                name, "cpu", cost, contention=2.0, contention_range=between
+            )
+            for name in "ab"
+        )
+        m = hj.machine.Machine("m", workers, {"": link})
+        strategies = {
+            "local_sgd": hj.local_sgd(batch_size=4, learning_rate=0.1, local_steps=1)
+        }
+        given = {"strategies": strategies, "subsets": [["a", "b"]], "seconds": 50.0}
+        return hj.advise(counting_task(), counting_data(), m, **given, progress=False)
+
+    found = advice(1.5, 3.0)
+    assert found.best.round_range == pytest.approx((1.5, 3.0), rel=1e-3)
+    assert found.best.round_seconds == pytest.approx(2.0, rel=1e-3)
+    assert "1.5e+03 to 3e+03" in str(found)
+    assert advice().best.round_range == ()
+    assert " to " not in str(advice().table().rows)

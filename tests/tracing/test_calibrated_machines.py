@@ -163,7 +163,8 @@ workers = st.builds(
     name=st.text(max_size=5),
     kind=st.just("cpu"),
     cost=st.builds(Cost, POSITIVE, AT_LEAST_0, AT_LEAST_0, per_round=AT_LEAST_0),
-    contention=st.floats(1.0, 1e6),
+    contention=st.floats(2.0, 1e6),
+    contention_range=st.just(()) | st.tuples(st.floats(1.0, 2.0), st.floats(1e6, 2e6)),
     duty=st.floats(1e-6, 1.0),
     per_byte=AT_LEAST_0,
 )
@@ -211,7 +212,7 @@ def test_old_files_have_no_calibration(tmp_path):
     machine.save(path)
     data = json.loads(path.read_text())
     del data["faults"], data["calibration"], data["workers"][0]["cost"]["per_round"]
-    for field in ("contention", "duty", "per_byte"):
+    for field in ("contention", "contention_range", "duty", "per_byte"):
         del data["workers"][0][field]
     path.write_text(json.dumps(data))
     assert Machine.load(path) == machine
@@ -227,6 +228,11 @@ def test_old_files_have_no_calibration(tmp_path):
         ("contention=0.5.*: pass a number", {"contention": 0.5}),
         ("contention=nan.*: pass a number", {"contention": math.nan}),
         ("contention=inf.*: pass a number", {"contention": math.inf}),
+        ("contention_range=.*: pass two num", {"contention_range": (1.0, 1.0, 1.0)}),
+        ("contention_range=.*: pass two num", {"contention_range": (1.0,)}),
+        ("contention_range=.*=1.0 between", {"contention_range": (1.1, 2.0)}),
+        ("contention_range=.*=1.0 between", {"contention_range": (0.5, 2.0)}),
+        ("contention_range=.*: pass", {"contention_range": (1.0, math.nan)}),
         ("duty=1.5.*: pass a number", {"duty": 1.5}),
         ("duty=0.*: pass a number", {"duty": 0.0}),
         ("duty=nan.*: pass a number", {"duty": math.nan}),

@@ -108,6 +108,35 @@ def test_a_calibration_finds_the_machine():
     assert names == [(f"w{k}", "gpu", 1.0, 1.0) for k in range(3)]
 
 
+def after(line, seconds):
+    """A line of a trace, so many seconds later."""
+    times = {k: line[k] + seconds for k in ("time", "start", "finish") if k in line}
+    return line | times
+
+
+def test_two_speeds_side_by_side_are_a_range():
+    """The first half of the run has the contention 1.5, the second 2.5."""
+    cost = Cost(0.5, 0.01)
+    machines = [machine(cost, cost, contention=c) for c in (1.5, 2.5)]
+    one, other = (recorded(PROBES, m)[1] for m in machines)
+    end = max(line["finish"] for line in one.lines if "finish" in line)
+    rounds = [line for line in one.lines if "end" not in line]
+    more = [after(line, end + 1) for line in other.lines if next(iter(line)) != "start"]
+    found = fit_machine(Trace(one.header, [*rounds, *more]), "both").machine
+    least, most = found.extremes()
+    for worker, low, high in zip(
+        found.workers, least.workers, most.workers, strict=True
+    ):
+        assert worker.contention_range == pytest.approx((1.5, 2.5))
+        assert worker.contention == pytest.approx(2.0, abs=0.1)
+        assert (low.contention, high.contention) == worker.contention_range
+        assert low.contention_range == high.contention_range == ()
+    assert least.extremes() is None
+    alone = found.subset(["w0"])
+    assert alone.extremes() is None
+    assert fit_machine(one).machine.extremes() is None
+
+
 costs = st.builds(
     Cost,
     fixed=st.floats(0.1, 1.0),
