@@ -3,9 +3,9 @@
     python experiments/benchmarks/real.py                                 (six minutes)
     python experiments/benchmarks/real.py --devices=gpu:0,cpu:0 --slowdown=1
 
-The devices are calibrated first. Then local_sgd, biased_local_sgd, adaptive_sgd and
-eamsgd run in turn on the devices and on the calibrated machine. One JSON object on
-standard output, with "ratios":
+The devices are calibrated first, for the steps of SGD and those of eamsgd. Then
+local_sgd, biased_local_sgd, adaptive_sgd and eamsgd run in turn on the devices and on
+the calibrated machine. One JSON object on standard output, with "ratios":
 
 prediction_error/NAME  |predicted / measured - 1| of the median time between merges;
                        where the calibration found that two speeds are possible, that
@@ -93,7 +93,10 @@ def gap(history: hj.History) -> float:
 
 
 def run_all(
-    task: hj.Task, data: hj.data.Dataset, machine: Any, profile: hj.machine.Machine
+    task: hj.Task,
+    data: hj.data.Dataset,
+    machine: Any,
+    profiles: dict[str, hj.machine.Machine],
 ) -> dict[str, Any]:
     """Run every strategy on real devices and simulated, --runs times in turn."""
     common: dict[str, Any] = {"seconds": FLAGS.seconds, "num_evals": 240}
@@ -102,7 +105,6 @@ def run_all(
         name: {k: [] for k in MEASURED} for name in table
     }
     alone: list[hj.History] = []
-    extremes = profile.extremes() or (profile, profile)
     fast = machine.subset([machine.workers[0].name])
     single = hj.sequential_sgd(
         batch_size=FLAGS.batch_size, learning_rate=FLAGS.learning_rate
@@ -113,6 +115,8 @@ def run_all(
         )
         alone.append(history)
         for name, strategy in table.items():
+            profile = profiles[name]
+            extremes = profile.extremes() or (profile, profile)
             real, virtual = (
                 hj.train(task, data, m, strategy, seed=number, progress=False, **common)
                 for m in (machine, profile)
@@ -213,12 +217,20 @@ def main() -> None:
     data = hj.data.digits()
     task = hj.classification(hj.models.mlp(hidden=FLAGS.hidden), data)
     sizes = [max(1, FLAGS.batch_size // k) for k in (8, 4, 2, 1)]
-    profile = hj.calibrate(
-        task, data, machine, batch_sizes=sizes, local_steps=(1, STEPS), progress=False
-    )
+
+    def calibrated(update: hj.local.LocalUpdate) -> hj.machine.Machine:
+        given: dict[str, Any] = {"batch_sizes": sizes, "local_steps": (1, STEPS)}
+        return hj.calibrate(
+            task, data, machine, local_update=update, progress=False, **given
+        )
+
+    profile = calibrated(hj.local.sgd())
     about = profile.calibration
     assert about is not None
-    raw, advice = run_all(task, data, machine, profile), advised(task, data, profile)
+    profiles = dict.fromkeys(strategies(), profile)
+    if "eamsgd" in profiles:  # its steps have momentum, and take longer
+        profiles["eamsgd"] = calibrated(strategies()["eamsgd"].local)
+    raw, advice = run_all(task, data, machine, profiles), advised(task, data, profile)
     result = {
         "ratios": ratios(raw, advice),
         "measured": raw,
