@@ -5,6 +5,7 @@ memory maps, scipy CSR arrays, or fields of a `hetjax.data.sources.Source`. A le
 is not in memory is never copied; only requested rows are read.
 """
 
+import math
 import zlib
 from typing import Any
 
@@ -15,6 +16,9 @@ import scipy.sparse as sp
 from hetjax.data.sources import Field
 
 LARGEST = 2**31 - 1  # of an int32
+# JAX uses arrays on the host without a copy if their memory begins at a multiple of
+# ALIGNMENT bytes; below UNCOPIED bytes, a copy costs less than to ask for such memory
+ALIGNMENT, UNCOPIED = 64, 2**18
 SAMPLED = 1024  # rows in the checksum of a column that is not in memory
 
 
@@ -105,7 +109,7 @@ def gather_rows(column: Any, index: np.ndarray) -> Any:
 
     def one(leaf: Any) -> np.ndarray:
         if type(leaf) is np.ndarray:  # `take` is twice as fast as indexing
-            return np.take(leaf, index, axis=0)
+            return _taken(leaf, index)
         base, rows, part = leaf, index, None
         if isinstance(leaf, RowsView):
             base, rows, part = leaf.base, leaf.rows[index], leaf.rows
@@ -117,6 +121,22 @@ def gather_rows(column: Any, index: np.ndarray) -> Any:
         return _fitting(read[key][base.leaf])
 
     return jax.tree.map(one, column)
+
+
+def _taken(array: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """The rows of an array; large results are where JAX can use them uncopied."""
+    shape = *index.shape, *array.shape[1:]
+    num_bytes = math.prod(shape) * array.itemsize
+    if num_bytes < UNCOPIED or array.dtype.hasobject:
+        return np.take(array, index, axis=0)
+    memory = np.empty(num_bytes + ALIGNMENT, np.uint8)
+    found = np.ndarray(shape, array.dtype, memory, -memory.ctypes.data % ALIGNMENT)
+    if index.min() < -len(array) or index.max() >= len(array):
+        raise IndexError(f"there is no such row: the array has {len(array)}")
+    if index.min() < 0:
+        index = index % len(array)
+    # any other mode than "clip" would make a copy first
+    return np.take(array, index, axis=0, out=found, mode="clip")
 
 
 def _fitting(values: np.ndarray) -> np.ndarray:

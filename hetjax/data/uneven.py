@@ -43,9 +43,10 @@ def common_bucket(
             "would be padded, and padding would change the model's batch statistics: "
             'use one batch size for all workers, or placement="threads"'
         )
-    lengths = [
-        lengths_of((split.x, split.y), r) for of_worker in rows for r in of_worker
-    ]
+    lengths = []
+    if split.sparse:
+        columns = split.x, split.y
+        lengths = [lengths_of(columns, r) for of_worker in rows for r in of_worker]
     return bucket_of(buckets, max(sizes, default=1), lengths, exact=exact)
 
 
@@ -64,18 +65,31 @@ def make_uneven_batches(
     places = (len(rows),) if places is None else places
     if split.sparse:
         return _sparse(split, rows, (*places, max_steps), bucket)
-    shape = len(rows), max_steps, bucket.size
-    taken = np.zeros(shape, np.int64)
-    weight = np.zeros(shape, np.float32)
-    count = np.ones(shape[:2], np.float32)
-    for k, of_worker in enumerate(rows):
-        for i, r in enumerate(of_worker):
-            taken[k, i] = repeated(r, bucket.size)
-            weight[k, i, : len(r)] = 1.0
-            count[k, i] = len(r)
+    taken, count = _padded_rows(rows, max_steps, bucket.size)
+    weight = (np.arange(bucket.size) < count[..., None]).astype(np.float32)
+    count = np.maximum(count, 1).astype(np.float32)
     shape = *places, max_steps, bucket.size
     x, y = gather_rows((split.x, split.y), taken.reshape(shape))
     return Batch(x, y, weight.reshape(shape), count.reshape(shape[:-1]))
+
+
+def _padded_rows(
+    rows: Sequence[Rows], max_steps: int, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows [workers, steps, size], and the true number in each of the batches.
+
+    Batches are padded with their own rows, missing steps with the row 0.
+    """
+    shape = len(rows), max_steps, size
+    every = [r for of_worker in rows for r in of_worker]
+    if len(every) == len(rows) * max_steps and all(len(r) == size for r in every):
+        taken = np.concatenate(every) if every else np.zeros(0, np.int64)
+        return taken.reshape(shape), np.full(shape[:2], size)
+    taken, count = np.zeros(shape, np.int64), np.zeros(shape[:2], np.int64)
+    for k, of_worker in enumerate(rows):
+        for i, r in enumerate(of_worker):
+            taken[k, i], count[k, i] = repeated(r, size), len(r)
+    return taken, count
 
 
 def make_batches(
