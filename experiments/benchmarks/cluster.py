@@ -6,7 +6,7 @@
 overhead   three workers on one machine, as actors and as threads, in turn: milliseconds
            of a round of one step (local_sgd) and of an arrival (async_sgd), for models
            of 0.1 to 100 MB; the bytes that moved, over one model up and one down for
-           each worker and merge
+           each worker and merge, also of sma and easgd
 steps      the share of a round in which its step does not run, for steps of 1 ms to 1 s
            (a worker that is slowed on purpose sleeps, and leaves the cores free)
 heterogeneous

@@ -15,6 +15,7 @@ from hetjax.api.session import Session
 
 FEATURES, CLASSES, BATCH, WORKERS = 1024, 10, 4, 3
 KINDS = {"round": hj.local_sgd, "arrival": hj.async_sgd}
+COMPLETING = {"sma": hj.sma, "easgd": hj.easgd}  # workers complete their merges
 
 
 def setting(megabytes: float) -> tuple[hj.Task, hj.data.Dataset]:
@@ -68,6 +69,12 @@ def measure(
             )
             raw[f"{kind}_moved"] = moved
             ratios[f"overhead/{megabytes:g}MB/bytes/{kind}"] = sum(moved) / 2
+        for name, factory in COMPLETING.items():
+            session = turns.session(task, data, cluster)
+            chosen = factory(batch_size=BATCH, learning_rate=1e-4)
+            moved = _moved(session, chosen, seconds, model_bytes)
+            raw[f"{name}_moved"] = moved
+            ratios[f"overhead/{megabytes:g}MB/bytes/{name}"] = sum(moved) / 2
     return ratios, {f"{megabytes:g}MB": raw}
 
 

@@ -131,10 +131,12 @@ def _taken(array: np.ndarray, index: np.ndarray) -> np.ndarray:
         return np.take(array, index, axis=0)
     memory = np.empty(num_bytes + ALIGNMENT, np.uint8)
     found = np.ndarray(shape, array.dtype, memory, -memory.ctypes.data % ALIGNMENT)
-    if index.min() < -len(array) or index.max() >= len(array):
-        raise IndexError(f"there is no such row: the array has {len(array)}")
-    if index.min() < 0:
-        index = index % len(array)
+    low, high = int(index.min()), int(index.max())
+    if low < -len(array) or high >= len(array):
+        wrong = low if low < -len(array) else high
+        raise IndexError(f"there is no row {wrong}: the array has {len(array)} rows")
+    if low < 0:
+        index = index.astype(np.int64) % len(array)
     # any other mode than "clip" would make a copy first
     return np.take(array, index, axis=0, out=found, mode="clip")
 

@@ -5,6 +5,7 @@ kinds of device: one program in their place could round differently.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import jax
@@ -116,16 +117,12 @@ class SplitMergeStore(ReplicaStore):
         def put(array: Any) -> jax.Array:
             return jnp.copy(self._placement.to_worker(worker, array))
 
-        computed, call = [], exchange.programs[m]
-        if call is not None:
-            program, numbers = call
-            own = [leaves[i] for i in program.reads]
-            run = program_of(self._programs, program)
-            computed = run(*own, *(put(sent[i]) for i in numbers))
-        after = changed_leaves(leaves, exchange.changes[m], sent, computed, put)
+        changes, call = exchange.changes[m], exchange.programs[m]
+        jitted = partial(jitted_once, self._programs)
+        after = changed_leaves(leaves, changes, call, sent, put, jitted)
         self._replicas[worker] = jax.tree.unflatten(structure, after)
 
 
-def program_of(programs: Programs, program: MemberProgram) -> Callable:
+def jitted_once(programs: Programs, program: MemberProgram) -> Callable:
     """Return a member's program, jitted once."""
     return programs.once(("member program", program.key), program.jitted)

@@ -55,16 +55,20 @@ class Exchange(NamedTuple):
 def changed_leaves(
     before: Sequence[jax.Array],
     changes: Sequence[Change],
+    call: MemberCall | None,
     sent: Sequence[Any],
-    computed: Sequence[jax.Array],
     put: Callable[[Any], jax.Array],
+    jitted: Callable[[MemberProgram], Callable[..., Sequence[jax.Array]]],
 ) -> list[jax.Array]:
     """The leaves of a replica after a merge, none of them in the buffer of another.
 
-    `put` copies an array to the member's device; `computed` are the results of its
-    program.
+    `put` copies a sent array to the member's device, `jitted` returns a program.
     """
-    after = list(before)
+    after, computed = list(before), []
+    if call is not None:
+        program, numbers = call
+        own = [before[i] for i in program.reads]
+        computed = jitted(program)(*own, *(put(sent[i]) for i in numbers))
     for change in changes:
         leaf, like = change.leaf, before[change.leaf]
         if change.computed is not None:

@@ -33,7 +33,7 @@ class MemberProgram(NamedTuple):
         _, literals, steps, results = pickle.loads(self.serialized)
 
         def merge_into_replica(*arrays: jax.Array) -> list[jax.Array]:
-            values = [*arrays, *(np.asarray(*literal) for literal in literals)]
+            values = [*arrays, *(np.frombuffer(*x)[0] for x in literals)]
             for name, params, operands in steps:
                 primitive = getattr(primitives, f"{name}_p")
                 given = [values[i] for i in operands]
@@ -52,7 +52,8 @@ def member_programs(
     """The program of each member that computes wanted values, from values it `needs`.
 
     `leaves` are those of all members' replicas. Between them and the wanted values are
-    elementwise operations alone. Members that do the same have the same program.
+    cheap operations alone (`value_graph.CHEAP`). Members that do the same have the same
+    program.
     """
     made: dict[Any, MemberProgram] = {}
     found: list[MemberProgram | None] = []
@@ -77,7 +78,7 @@ def _described(
     """(shapes of the known values, literals, operations, indices of the results)."""
     operations = graph.operations(values, known)
     literals = {
-        value: (number.item(), number.dtype)
+        value: (number.tobytes(), number.dtype)
         for operation in operations
         for value in operation.operands
         if (number := graph.literal(value)) is not None

@@ -25,6 +25,8 @@ from hetjax.replica import Replica
 
 Apply = Callable[[Any, tuple[Replica, ...], Any], tuple[Any, Sequence[Replica]]]
 Members = list[list[Any]]  # values, by member and leaf
+# by member: the leaves that it completes, and the values that it needs for that
+Plan = list[dict[int, frozenset]]
 
 # values that depend on members' leaves cost as if they had more bytes: others may be
 # the same for all members
@@ -45,13 +47,10 @@ def exchange_of(
     tree, are on the driver: nothing of them is sent.
     """
     merge = _TracedMerge(apply, state, replicas, stats, local)
-    nothing: list[dict[int, frozenset]] = [{} for _ in replicas]
-    plans = [nothing]
-    completed = [merge.completed(m) for m in range(len(replicas))]
-    if any(completed):
-        plans.append(completed)
-    sums = [merge.num_bytes(plan) for plan in plans]
-    return merge.exchange(plans[-1] if sums[-1] < WORTHWHILE * sums[0] else nothing)
+    nothing: Plan = [{} for _ in replicas]
+    plan = [merge.completed(m) for m in range(len(replicas))]
+    pays = merge.num_bytes(plan) < WORTHWHILE * merge.num_bytes(nothing)
+    return merge.exchange(plan if pays else nothing)
 
 
 class _TracedMerge:
@@ -76,6 +75,7 @@ class _TracedMerge:
             state, members = apply(state, members, stats)
             return state, [jax.tree.leaves(member) for member in members]
 
+        self._flat, self._leaves = flat, leaves
         closed, like = jax.make_jaxpr(flat, return_shape=True)(state, leaves, stats)
         self.graph = graph = ValueGraph(closed)
         self._state = jax.tree.structure(like[0])
@@ -113,37 +113,40 @@ class _TracedMerge:
 
     def completed(self, member: int) -> dict[int, frozenset]:
         """By leaf that the member can compute, the values that it needs for that."""
+        if not self.graph.is_plain:
+            return {}
         own = set(self._before[member])
         own_mask = 0
         for value in own:
             own_mask |= self._masks[value]
-        chosen: dict[Any, frozenset] = {}
+        needed: dict[Any, frozenset] = {}  # the values to send to have this one
 
-        def needed(value: Any) -> frozenset:
-            """The values to send so that the member has this one."""
-            if value not in chosen:
-                chosen[value] = choose(value)
-            return chosen[value]
+        def is_apart(value: Any) -> bool:
+            """Whether only the driver may compute a value, if the member has it not."""
+            mask = self._masks.get(value, 0)
+            if not self.graph.is_cheap(value):
+                return True
+            if not mask & own_mask:
+                return not self.graph.is_broadcast(value)
+            others = mask & ~own_mask  # as in a mean of all members
+            return bool(others and (value in self._base or others & ~self._base_mask))
 
-        def choose(value: Any) -> frozenset:
+        def operands(value: Any) -> Sequence[Any]:
             if value in own or self.graph.constant(value) is not None:
-                return frozenset()
-            alone, mask = frozenset([value]), self._masks.get(value, 0)
-            if not self.graph.is_elementwise(value):
-                return alone
-            depends = bool(mask & own_mask)
-            if not (depends or self.graph.is_broadcast(value)):
-                return alone
-            if value in self._base and mask & ~own_mask:
-                return alone  # such as a mean of all members
-            parts = frozenset().union(*map(needed, self.graph.operands(value)))
-            return parts if self._cost(parts) < self._cost(alone) else alone
+                return ()
+            return () if is_apart(value) else self.graph.operands(value)
 
-        found = {}
-        for change, value in self._changed(member):
-            if change.sent is not None and needed(value) != {value}:
-                found[change.leaf] = needed(value)
-        return found
+        wanted = {c.leaf: v for c, v in self._changed(member) if c.sent is not None}
+        for value in self.graph.in_order(wanted.values(), operands):
+            parts = [needed[operand] for operand in operands(value)]
+            if value in own or self.graph.constant(value) is not None:
+                needed[value] = frozenset()
+                continue
+            needed[value] = alone = frozenset([value])
+            together = frozenset().union(*parts)
+            if parts and self._cost(together) < self._cost(alone):
+                needed[value] = together
+        return {k: needed[v] for k, v in wanted.items() if needed[v] != {v}}
 
     def _cost(self, values: frozenset) -> float:
         """The bytes of values, and of the leaves that are read only for these."""
@@ -159,7 +162,7 @@ class _TracedMerge:
             down, mask = down + self._sizes[last.bit_length() - 1], mask ^ last
         return down
 
-    def _sent(self, plan: Sequence[dict[int, frozenset]]) -> list[list[Any]]:
+    def _sent(self, plan: Plan) -> list[list[Any]]:
         """The values that are sent to each member, in order."""
         found = []
         for m, completed in enumerate(plan):
@@ -180,7 +183,7 @@ class _TracedMerge:
             for own, is_local in zip(self._before, self._local, strict=True)
         ]
 
-    def num_bytes(self, plan: Sequence[dict[int, frozenset]]) -> int:
+    def num_bytes(self, plan: Plan) -> int:
         """The bytes that are sent to and by all members."""
         sent, size = self._sent(plan), self.graph.num_bytes
         total = sum(size(v) for mine in sent for v in mine)
@@ -191,7 +194,7 @@ class _TracedMerge:
 
     # -- the programs ----------------------------------------------------------------
 
-    def exchange(self, plan: Sequence[dict[int, frozenset]]) -> Exchange:
+    def exchange(self, plan: Plan) -> Exchange:
         """The exchange in which members complete these leaves."""
         sent = self._sent(plan)
         reads = self._reads(sent)
@@ -229,37 +232,44 @@ class _TracedMerge:
 
     def _program(self, reads: Sequence[Sequence[int]], sent: list[Any]) -> Callable:
         """`Exchange.run`, not jitted."""
-        local = [m for m, is_local in enumerate(self._local) if is_local]
-        after = [self._after[m] for m in local]
-        values = [*self._outputs, *sent, *(v for own in after for v in own)]
-        num_state = len(self._outputs)
-        before = [
-            [own[i] for i in numbers]
-            for own, numbers in zip(self._before, reads, strict=True)
-        ]
+        inputs, num_state = self.graph.inputs, self._num_state
+        places = {}  # (member, leaf) of a changed value
+        for m, own in enumerate(self._after):
+            places |= {value: (m, i) for i, value in enumerate(own)}
+        others = [value for value in sent if value not in places]
 
         def run(state, read, stats):
-            inputs = self.graph.inputs
-            states, rest = jax.tree.leaves(state), jax.tree.leaves(stats)
-            known = dict(zip(inputs[: self._num_state], states, strict=True))
-            known |= zip(inputs[len(inputs) - len(rest) :], rest, strict=True)
-            for keys, arrays in zip(before, read, strict=True):
-                known |= zip(keys, arrays, strict=True)
-            found = self.graph.compute(values, known)
-            # what is passed through needs a buffer of its own: the state is donated
-            found = [
-                jnp.copy(array) if value in known else array
-                for value, array in zip(values, found, strict=True)
+            numbers = jax.tree.leaves(stats)
+            states = zip(inputs[:num_state], jax.tree.leaves(state), strict=True)
+            known = dict(states)
+            known |= zip(inputs[len(inputs) - len(numbers) :], numbers, strict=True)
+            full = []
+            for m, given in enumerate(read):
+                own = dict(zip(reads[m], given, strict=True))
+                known |= {self._before[m][i]: array for i, array in own.items()}
+                # leaves that are not read have no effect, and XLA removes them
+                full.append(
+                    [
+                        own[i] if i in own else jnp.zeros(leaf.shape, leaf.dtype)
+                        for i, leaf in enumerate(self._leaves[m])
+                    ]
+                )
+            computed = dict(zip(others, self.graph.compute(others, known), strict=True))
+            state, found = self._flat(state, full, stats)
+            arrays = []
+            for value in sent:
+                if value in places:
+                    m, i = places[value]
+                    arrays.append(found[m][i])
+                else:  # an input needs a buffer of its own, since the state is donated
+                    array = computed[value]
+                    arrays.append(jnp.copy(array) if value in known else array)
+            members = [
+                jax.tree.unflatten(self._structures[m], own)
+                for m, own in enumerate(found)
+                if self._local[m]
             ]
-            members = _regrouped(after, found[num_state + len(sent) :])
-            return (
-                jax.tree.unflatten(self._state, found[:num_state]),
-                found[num_state : num_state + len(sent)],
-                [
-                    jax.tree.unflatten(self._structures[m], own)
-                    for m, own in zip(local, members, strict=True)
-                ],
-            )
+            return state, arrays, members
 
         return run
 

@@ -1,19 +1,18 @@
 """The values of a traced merge as a graph: which are equal, and what each is made of.
 
 A value has a key: equal keys mean equal values, even where the function computes them
-twice. Calls of jitted functions count as their own operations.
+twice. Calls of jitted functions are replaced by their operations.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import Literal
+from jax.extend.core import Literal, Primitive
 
-# operations on each number for itself (of operands of one shape, or broadcast), which
-# XLA computes equally in whichever program they are
-ELEMENTWISE = frozenset(
+# cheap operations whose parameters can be pickled, which a worker may do
+CHEAP = frozenset(
     {
         *("abs", "add", "and", "broadcast_in_dim", "convert_element_type", "div"),
         *("eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "neg", "not", "or"),
@@ -54,6 +53,9 @@ class ValueGraph:
         self._operations: dict[Hashable, Operation] = {}  # by value
         self._fills: dict[Hashable, float] = {}
         self._unique: dict[Hashable, int] = {}
+        # whether `compute` may repeat parts of the function: it has no effects, such as
+        # printing, no contexts of its own, and no primitives with functions
+        self.is_plain, self._usual = not jaxpr.effects, _usual_context()
         self._consts: dict[Hashable, Any] = {}
         self.inputs = [("input", i) for i in range(len(jaxpr.invars))]
         for variable, key in zip(jaxpr.invars, self.inputs, strict=True):
@@ -83,6 +85,9 @@ class ValueGraph:
             self._name(variable, self._key(found))
 
     def _add_operation(self, equation: Any) -> None:
+        kind = type(equation.primitive)
+        ordinary = kind.get_bind_params is Primitive.get_bind_params
+        self.is_plain &= ordinary and _context(equation) == self._usual
         given = tuple(self._key(v) for v in equation.invars)
         name = equation.primitive.name
         if name == "copy":  # the same value in another buffer
@@ -114,7 +119,8 @@ class ValueGraph:
             return self._keys[variable]
         aval: Any = variable.aval
         number = np.asarray(variable.val, aval.dtype)
-        key = ("literal", number.item(), str(aval))
+        # by its bytes: 0.0 and -0.0 differ
+        key = ("literal", number.tobytes(), str(aval))
         self._literals[key] = number
         return key
 
@@ -122,7 +128,8 @@ class ValueGraph:
 
     def constant(self, value: Any) -> float | None:
         """The number that fills a value; None if it is not constant."""
-        return value[1] if value[0] == "literal" else self._fills.get(value)
+        literal = self._literals.get(value)
+        return self._fills.get(value) if literal is None else float(literal)
 
     def like(self, value: Hashable) -> jax.ShapeDtypeStruct:
         """The shape and dtype of a value that is not a literal."""
@@ -134,10 +141,10 @@ class ValueGraph:
         aval = self._avals[value]
         return aval.size * aval.dtype.itemsize
 
-    def is_elementwise(self, value: Hashable) -> bool:
-        """Whether a value is made by an operation on each number for itself."""
+    def is_cheap(self, value: Hashable) -> bool:
+        """Whether a value is made by one of the operations that a worker may do."""
         made = self._operations.get(value)
-        return made is not None and made.equation.primitive.name in ELEMENTWISE
+        return made is not None and made.equation.primitive.name in CHEAP
 
     def is_broadcast(self, value: Hashable) -> bool:
         """Whether a value repeats the numbers of a smaller one."""
@@ -160,6 +167,21 @@ class ValueGraph:
                 found.add(value)
                 ahead += () if value in known else self.operands(value)
         return found
+
+    def in_order(
+        self,
+        values: Iterable[Hashable],
+        operands: Callable[[Hashable], Iterable[Hashable]],
+    ) -> list[Hashable]:
+        """These values and their `operands`, which come before what is made of them."""
+        found, ahead = set(), list(values)
+        while ahead:
+            value = ahead.pop()
+            if value not in found:
+                found.add(value)
+                ahead += operands(value)
+        made = {v: o.number for v, o in self._operations.items() if v in found}
+        return sorted(found, key=lambda value: made.get(value, -1))
 
     def masks(self, bits: Mapping[Any, int]) -> dict[Hashable, int]:
         """By value, the union of the bits of the inputs that it is computed from."""
@@ -191,7 +213,7 @@ class ValueGraph:
     # -- computing -------------------------------------------------------------------
 
     def compute(self, values: Sequence[Any], known: Mapping[Any, Any]) -> list[Any]:
-        """Compute values from others that are `known`; not jitted."""
+        """Compute values of a plain graph from others that are `known`; not jitted."""
         found = {**self._literals, **self._consts, **known}
         for operation in self.operations(values, found):
             equation = operation.equation
@@ -201,6 +223,17 @@ class ValueGraph:
             for index, result in enumerate(results if several else [results]):
                 found.setdefault(operation.result(index), result)
         return [found[value] for value in values]
+
+
+def _context(equation: Any) -> tuple[Any, ...]:
+    """Settings with which an equation was traced, and which change what it computes."""
+    names = "compute_type", "threefry_partitionable", "xla_metadata"
+    return tuple(getattr(equation.ctx, name, None) for name in names)
+
+
+def _usual_context() -> tuple[Any, ...]:
+    (equation,) = jax.make_jaxpr(jax.lax.neg)(0.0).jaxpr.eqns
+    return _context(equation)
 
 
 def _hashable(value: Any) -> Hashable:

@@ -126,6 +126,7 @@ def test_the_benchmark_of_clusters():
         assert found["ratios"][f"overhead/0.1MB/{kind}"] == pytest.approx(
             ratio, rel=1e-2
         )
+    for kind in ("round", "arrival", "sma", "easgd"):
         assert row[f"{kind}_moved"] == pytest.approx([1.0, 1.0], abs=0.1)
     steps = found["medians"]["steps"]["0.1MB/20ms"]
     share = 1 - steps["step_ms"] / steps["round_ms"]

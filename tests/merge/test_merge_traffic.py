@@ -14,6 +14,7 @@ import hetjax as hj
 from hetjax.engine.programs.merge_functions import fetch_fn, merge_fn
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.machine.types import PUSH_FETCH, MergeAction, MergeOp, WorkerInfo
+from hetjax.merge.exchange import changed_leaves
 from hetjax.merge.merge_traffic import exchange_of
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
@@ -134,21 +135,17 @@ def carried_out(case):
             replicas.append(local.pop(0))
             continue
         after = list(leaves[m])
-        computed = []
-        if exchange.programs[m] is not None:
-            program, numbers = exchange.programs[m]
-            run = program.jitted()
-            own = [leaves[m][i] for i in program.reads]
-            computed = run(*own, *(sent[i] for i in numbers))
-        for leaf, number, copy_of, fill, result in exchange.changes[m]:
-            if number is not None:
-                after[leaf] = sent[number]
-            elif copy_of is not None:
-                after[leaf] = leaves[m][copy_of]
-            elif result is not None:
-                after[leaf] = computed[result]
-            else:
-                after[leaf] = jnp.full_like(leaves[m][leaf], fill)
+        parcel, given = exchange.parcels[m], []
+        if parcel is not None:
+            given = [sent[i] for numbers in parcel.arrays for i in numbers]
+            after = changed_leaves(
+                leaves[m],
+                parcel.changes,
+                parcel.program,
+                given,
+                jnp.copy,
+                lambda program: program.jitted(),
+            )
         replicas.append(jax.tree.unflatten(jax.tree.structure(replica), after))
     return state, tuple(replicas)
 

@@ -5,6 +5,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment
-from hetjax.engine.split_merges import program_of
+from hetjax.engine.split_merges import jitted_once
 from hetjax.engine.step_runner import RoundOutcome, StepSettings
 from hetjax.local import with_merge_buffers
 from hetjax.merge.exchange import Change, MemberCall, changed_leaves
@@ -116,7 +117,7 @@ class ActorRun:
         for program in programs:
             zeros = [np.zeros(like.shape, like.dtype) for like in program.arguments]
             with self.job.compilations.of("merge"):
-                program_of(self.job.programs, program)(*map(self._put, zeros))
+                jitted_once(self.job.programs, program)(*map(self._put, zeros))
         self.job.compilations.programs.clear()
 
     # -- the replica -----------------------------------------------------------------
@@ -153,14 +154,9 @@ class ActorRun:
         have the indices beside it.
         """
         before, arrays = jax.tree.leaves(self._replica), [a for s in sent for a in s]
-        computed = []
-        if program is not None:
-            described, arguments = program
-            own = [before[i] for i in described.reads]
-            given = [self._put(arrays[i]) for i in arguments]
-            with self.job.compilations.of("merge"):
-                computed = program_of(self.job.programs, described)(*own, *given)
-        after = changed_leaves(before, changes, arrays, computed, self._put)
+        jitted = partial(jitted_once, self.job.programs)
+        with self.job.compilations.of("merge"):
+            after = changed_leaves(before, changes, program, arrays, self._put, jitted)
         self._replica = jax.tree.unflatten(self._structure, after)
 
     def leaves(self, numbers: Sequence[int] | None = None) -> list[np.ndarray]:
@@ -230,9 +226,13 @@ class ActorRun:
         An exception becomes the failure of the report. `before` names a method that is
         called first, with `args`.
         """
+        compiled = self.job.compilations.own_seconds
         if before:
             self.post(before, *args)
+        compiled = self.job.compilations.own_seconds - compiled
         report = self._run_round(local_round)
+        # deadlines do not include it, whatever was compiled
+        report = report._replace(compile_seconds=report.compile_seconds + compiled)
         if not local_round.leaves_apart:
             return report
         return report._replace(leaves=()), report.leaves
