@@ -85,8 +85,7 @@ class ValueGraph:
             self._name(variable, self._key(found))
 
     def _add_operation(self, equation: Any) -> None:
-        kind = type(equation.primitive)
-        ordinary = kind.get_bind_params is Primitive.get_bind_params
+        ordinary = _binding(type(equation.primitive)) is _binding(Primitive)
         self.is_plain &= ordinary and _context(equation) == self._usual
         given = tuple(self._key(v) for v in equation.invars)
         name = equation.primitive.name
@@ -223,6 +222,11 @@ class ValueGraph:
             for index, result in enumerate(results if several else [results]):
                 found.setdefault(operation.result(index), result)
         return [found[value] for value in values]
+
+
+def _binding(primitive: type) -> Any:
+    """How a kind of primitive is bound, if not with the parameters of its equation."""
+    return getattr(primitive, "get_bind_params", None)
 
 
 def _context(equation: Any) -> tuple[Any, ...]:
