@@ -295,6 +295,8 @@ class Loop:
                 self._record_played()
             except Exception as error:
                 self._records.fail(error)
+        if self._runtime.recorder is not None:  # a trace is read from its file
+            self._runtime.recorder.flush()
 
     def _arrived(self, arrival: Arrival) -> Any:
         result = self._player.plays[Arrival](arrival)
