@@ -243,6 +243,17 @@ def test_a_worker_that_was_unreachable_at_a_snapshot_is_absent_from_a_merge():
     assert (merge["members"], merge["missing"]) == ([0, 1, 2], [gone])
 
 
+@pytest.mark.parametrize("threads", [False, True])
+def test_the_lines_of_a_run_are_in_its_file_when_the_loop_ends(threads):
+    """Few rounds wait for the next evaluation; nothing else closes the file here."""
+    machine = three_workers() if threads else machine_of_actors()
+    given = ending(rounds(), [merged])
+    history = run(session(TASK, DATA, machine, 60.0, 1), given)
+    kinds = [next(iter(line)) for line in history.trace.load().lines]
+    assert kinds.count("merge") == history.merges == 1
+    assert kinds.count("arrival") == 3
+
+
 def waiting_in(cut):
     """The workers that have a replica and no round in flight."""
     player = cut["run"]["player"]
