@@ -16,8 +16,8 @@ from hetjax.engine.programs.merge_functions import fetch_fn, merge_fn
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.engine.replica_store import ReplicaStore
 from hetjax.machine import MergeAction, MergeOp, Topology
-from hetjax.merge.exchange import Exchange, changed_leaves
 from hetjax.merge.member_program import MemberProgram
+from hetjax.merge.merge_exchange import Exchange, Parcel, changed_leaves
 from hetjax.merge.merge_traffic import exchange_of
 from hetjax.merge.types import Merge
 from hetjax.merge.worker_stats import WorkerStats
@@ -50,7 +50,8 @@ class Exchanges:
 
     def member_programs(self, actions: Iterable[MergeAction]) -> list[MemberProgram]:
         """Return the parts of these merges that workers run."""
-        calls = [call for action in actions for call in self.of(action).programs]
+        parcels = [parcel for action in actions for parcel in self.of(action).parcels]
+        calls = [parcel.program for parcel in parcels if parcel is not None]
         return list(dict.fromkeys(call[0] for call in calls if call is not None))
 
     def _merge_of(self, node: str) -> Merge:
@@ -105,21 +106,19 @@ class SplitMergeStore(ReplicaStore):
             for m, member in enumerate(members):
                 if isinstance(member, str):
                     self._store_member(member, local.pop(0))
-                elif exchange.changes[m]:
-                    self._change(member, m, exchange, sent)
+                elif (parcel := exchange.parcels[m]) is not None:
+                    self._change(member, parcel, parcel.chosen(sent))
 
-    def _change(
-        self, worker: int, m: int, exchange: Exchange, sent: list[jax.Array]
-    ) -> None:
-        """Change the replica of a worker, which is member number m."""
+    def _change(self, worker: int, parcel: Parcel, sent: list[jax.Array]) -> None:
+        """Change the replica of a worker by what it is sent."""
         leaves, structure = jax.tree.flatten(self._replicas[worker])
 
         def put(array: Any) -> jax.Array:
             return jnp.copy(self._placement.to_worker(worker, array))
 
-        changes, call = exchange.changes[m], exchange.programs[m]
+        changes, program, _ = parcel
         jitted = partial(jitted_once, self._programs)
-        after = changed_leaves(leaves, changes, call, sent, put, jitted)
+        after = changed_leaves(leaves, changes, program, sent, put, jitted)
         self._replicas[worker] = jax.tree.unflatten(structure, after)
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hetjax.merge.exchange import Change, Exchange, parcels
 from hetjax.merge.member_program import member_programs
+from hetjax.merge.merge_exchange import Change, Exchange, parcels
 from hetjax.merge.value_graph import ValueGraph
 from hetjax.replica import Replica
 
@@ -78,8 +78,7 @@ class _TracedMerge:
         self._flat, self._leaves = flat, leaves
         closed, like = jax.make_jaxpr(flat, return_shape=True)(state, leaves, stats)
         self.graph = graph = ValueGraph(closed)
-        self._state = jax.tree.structure(like[0])
-        num_state = self._state.num_leaves
+        num_state = jax.tree.structure(like[0]).num_leaves
         self._outputs = graph.outputs[:num_state]
         self._num_state = jax.tree.structure(state).num_leaves
         given = graph.inputs[self._num_state :]
@@ -131,21 +130,22 @@ class _TracedMerge:
             others = mask & ~own_mask  # as in a mean of all members
             return bool(others and (value in self._base or others & ~self._base_mask))
 
+        def is_known(value: Any) -> bool:
+            """Whether the member has a value without being sent anything."""
+            return value in own or self.graph.constant(value) is not None
+
         def operands(value: Any) -> Sequence[Any]:
-            if value in own or self.graph.constant(value) is not None:
-                return ()
-            return () if is_apart(value) else self.graph.operands(value)
+            alone = is_known(value) or is_apart(value)
+            return () if alone else self.graph.operands(value)
 
         wanted = {c.leaf: v for c, v in self._changed(member) if c.sent is not None}
         for value in self.graph.in_order(wanted.values(), operands):
             parts = [needed[operand] for operand in operands(value)]
-            if value in own or self.graph.constant(value) is not None:
-                needed[value] = frozenset()
-                continue
-            needed[value] = alone = frozenset([value])
-            together = frozenset().union(*parts)
-            if parts and self._cost(together) < self._cost(alone):
+            alone, together = frozenset([value]), frozenset().union(*parts)
+            if is_known(value) or (parts and self._cost(together) < self._cost(alone)):
                 needed[value] = together
+            else:
+                needed[value] = alone
         return {k: needed[v] for k, v in wanted.items() if needed[v] != {v}}
 
     def _cost(self, values: frozenset) -> float:
@@ -215,7 +215,7 @@ class _TracedMerge:
             for program, mine in zip(programs, needs, strict=True)
         )
         run = jax.jit(self._program(reads, values), donate_argnums=0)
-        return Exchange(tuple(reads), changes, calls, parcels(changes, calls), run)
+        return Exchange(tuple(reads), parcels(changes, calls), run)
 
     def _completed_changes(
         self, member: int, completed: dict[int, frozenset], place: dict[Any, int]

@@ -14,7 +14,7 @@ import hetjax as hj
 from hetjax.engine.programs.merge_functions import fetch_fn, merge_fn
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.machine.types import PUSH_FETCH, MergeAction, MergeOp, WorkerInfo
-from hetjax.merge.exchange import changed_leaves
+from hetjax.merge.merge_exchange import changed_leaves
 from hetjax.merge.merge_traffic import exchange_of
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
@@ -135,14 +135,13 @@ def carried_out(case):
             replicas.append(local.pop(0))
             continue
         after = list(leaves[m])
-        parcel, given = exchange.parcels[m], []
+        parcel = exchange.parcels[m]
         if parcel is not None:
-            given = [sent[i] for numbers in parcel.arrays for i in numbers]
             after = changed_leaves(
                 leaves[m],
                 parcel.changes,
                 parcel.program,
-                given,
+                parcel.chosen(sent),
                 jnp.copy,
                 lambda program: program.jitted(),
             )
@@ -166,7 +165,7 @@ def test_which_leaves_are_sent(name):
     exchange, worker = case.exchange, case.local.index(False)
     names = names_of(case.replicas[worker])
     read = {names[i] for i in exchange.reads[worker]}
-    changed = {names[c.leaf] for c in exchange.changes[worker]}
+    changed = {names[c.leaf] for c in exchange.parcels[worker].changes}
     assert (read, changed) == SENT[name]
 
 
@@ -183,7 +182,7 @@ def test_a_common_model_is_sent_once():
 
 def test_members_that_do_the_same_have_one_program():
     (case, _) = cases_of("sma")
-    programs = [program for program, _ in case.exchange.programs]
+    programs = [parcel.program[0] for parcel in case.exchange.parcels]
     assert len(programs) == 3
     assert len(set(programs)) == 1
 
@@ -191,7 +190,9 @@ def test_members_that_do_the_same_have_one_program():
 def test_a_buffer_that_is_emptied_is_not_sent():
     case = cases_of("hier_sgd")[0]
     names = names_of(case.replicas[0])
-    emptied = [c for c in case.exchange.changes[0] if names[c.leaf] == "grad_sum"]
+    emptied = [
+        c for c in case.exchange.parcels[0].changes if names[c.leaf] == "grad_sum"
+    ]
     assert emptied
     assert all(c.fill == 0 and c.sent is None for c in emptied)
 
@@ -203,8 +204,8 @@ def test_a_model_in_the_mailbox_is_moved_by_its_worker():
     exchange = case.exchange
     assert exchange.reads == ((),)
     names = names_of(case.replicas[0])
-    assert {names[c.leaf] for c in exchange.changes[0]} == PARAMS
-    assert {names[c.copy_of] for c in exchange.changes[0]} == {"mailbox"}
+    assert {names[c.leaf] for c in exchange.parcels[0].changes} == PARAMS
+    assert {names[c.copy_of] for c in exchange.parcels[0].changes} == {"mailbox"}
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,8 @@ def test_how_a_leaf_is_replaced(expression, change):
 
     replica = Replica(jnp.array([1.0, 2.0, 3.0]), (), jnp.array([4.0, 5.0, 6.0]))
     exchange = exchange_of(apply, jnp.zeros(()), [replica], np.zeros(2), [False])
-    (changes,) = exchange.changes
+    (parcel,) = exchange.parcels
+    changes = () if parcel is None else parcel.changes
     kinds = [
         k
         for c in changes
@@ -245,7 +247,7 @@ def test_how_a_leaf_is_replaced(expression, change):
     if change == "sent":
         np.testing.assert_array_equal(sent[0], expression(replica))
     if change == "computed":
-        program, numbers = exchange.programs[0]
+        program, numbers = parcel.program
         run = program.jitted()
         own = [jax.tree.leaves(replica)[i] for i in program.reads]
         (found,) = run(*own, *(sent[i] for i in numbers))

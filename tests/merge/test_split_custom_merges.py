@@ -8,7 +8,7 @@ import pytest
 from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
 
-from hetjax.merge.exchange import changed_leaves
+from hetjax.merge.merge_exchange import changed_leaves
 from hetjax.merge.merge_traffic import exchange_of
 from hetjax.replica import Replica
 
@@ -26,7 +26,8 @@ def replicas(dtype=jnp.float32, size=32):
 def split(apply, state, members, times=1):
     """(state, members) after the parts of a merge; how many leaves members compute."""
     exchange = exchange_of(apply, state, members, STATS, [False, False])
-    computed = [c for own in exchange.changes for c in own if c.computed is not None]
+    changes = [c for parcel in exchange.parcels if parcel for c in parcel.changes]
+    computed = [c for c in changes if c.computed is not None]
     for _ in range(times):
         leaves = [jax.tree.leaves(member) for member in members]
         given = zip(leaves, exchange.reads, strict=True)
@@ -37,7 +38,7 @@ def split(apply, state, members, times=1):
             if parcel is None:
                 members.append(Replica(*own))
                 continue
-            arrays = [sent[i] for numbers in parcel.arrays for i in numbers]
+            arrays = parcel.chosen(sent)
             after = changed_leaves(
                 *(own, parcel.changes, parcel.program, arrays, jnp.copy),
                 lambda program: program.jitted(),

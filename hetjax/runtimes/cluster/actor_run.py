@@ -17,8 +17,8 @@ from hetjax.engine.player_parts import Assignment
 from hetjax.engine.split_merges import jitted_once
 from hetjax.engine.step_runner import RoundOutcome, StepSettings
 from hetjax.local import with_merge_buffers
-from hetjax.merge.exchange import Change, MemberCall, changed_leaves
 from hetjax.merge.member_program import MemberProgram
+from hetjax.merge.merge_exchange import Change, MemberCall, changed_leaves
 from hetjax.replica import Replica
 from hetjax.runtimes.real.dry_run import DryRun, Shape, compile_steps
 from hetjax.runtimes.real.step_mode_choice import choose_step_mode

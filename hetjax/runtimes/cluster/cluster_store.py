@@ -21,7 +21,7 @@ from hetjax.engine.replica_store import Model, ReplicaStore
 from hetjax.engine.split_merges import Exchanges
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.machine.merge_times import MergeTimes
-from hetjax.merge.exchange import Change, Exchange
+from hetjax.merge.merge_exchange import Change, Exchange
 from hetjax.runtimes.cluster.worker_group import (
     MAX_INLINE_BYTES,
     REPLICA,
@@ -233,7 +233,7 @@ class ClusterStore(ReplicaStore):
                 self._group.count_sent(worker, [sent[i] for i in numbers])
             given = [payloads[numbers] for numbers in parcel.arrays]
             send(worker, "apply_changes", parcel.changes, parcel.program, *given)
-            self._note_changes(worker, exchange.changes[m], sent)
+            self._note_changes(worker, parcel.changes, parcel.chosen(sent))
 
     def _note_changes(
         self, worker: int, changes: Sequence[Change], sent: list[jax.Array]

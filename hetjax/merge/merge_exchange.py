@@ -37,6 +37,10 @@ class Parcel(NamedTuple):
     # indices of the merge's arrays: those in one tuple go to the same members
     arrays: tuple[tuple[int, ...], ...]
 
+    def chosen(self, sent: Sequence[Any]) -> list[Any]:
+        """Return the arrays of the parcel, of all arrays that the merge sends."""
+        return [sent[i] for numbers in self.arrays for i in numbers]
+
 
 class Exchange(NamedTuple):
     """The leaves that are sent for one kind of merge, and its program.
@@ -46,9 +50,7 @@ class Exchange(NamedTuple):
     """
 
     reads: tuple[tuple[int, ...], ...]  # indices of leaves, by member
-    changes: tuple[tuple[Change, ...], ...]  # by member; none of a local member
-    programs: tuple[MemberCall | None, ...]  # by member
-    parcels: tuple[Parcel | None, ...]  # the same, as it is sent; None: nothing is
+    parcels: tuple[Parcel | None, ...]  # by member; None: no change
     run: Callable[[Any, Sequence[Sequence[Any]], Any], tuple[Any, list, list]]
 
 
