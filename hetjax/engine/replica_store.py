@@ -188,8 +188,7 @@ class ReplicaStore:
         are those of `time.perf_counter`.
         """
         node, members = action.node, action.members + action.partners
-        if node not in self._nodes:  # every node starts from the initial model
-            self._nodes[node] = self._begin_node(self.merge_of(node))
+        self._reach(node)
         kind = node, action.part, action.op, len(members)
         start, before = time.perf_counter(), self._compilations.own_seconds
         away = self._placement.away(members)
@@ -259,6 +258,11 @@ class ReplicaStore:
     def _begin_node(self, merge: Merge) -> Any:
         """Return the state of a node that starts from the run's starting model."""
         return self._placement.to_nodes(self._programs.state(merge)(*self._start))
+
+    def _reach(self, node: str) -> None:
+        """Begin a node's state at its first merge."""
+        if node not in self._nodes:
+            self._nodes[node] = self._begin_node(self.merge_of(node))
 
     def _gather(self, member: int | str) -> Replica:
         """Return a member's replica (see `member`), on the device of the nodes."""

@@ -91,8 +91,7 @@ class SplitMergeStore(ReplicaStore):
     def merge(self, action: MergeAction, stats: np.ndarray) -> None:
         """Run a merge, and the parts of its members on their devices."""
         exchange, node = self._exchanges.of(action), action.node
-        if node not in self._nodes:
-            self._nodes[node] = self._begin_node(self.merge_of(node))
+        self._reach(node)
         members = (*action.members, *action.partners)
         replicas = [jax.tree.leaves(self.member(m)) for m in members]
         read = [

@@ -185,8 +185,7 @@ class ClusterStore(ReplicaStore):
         if self._gathered is not action:
             self.gather(action)
         exchange, node = self._exchanges.of(action), action.node
-        if node not in self._nodes:
-            self._nodes[node] = self._begin_node(self.merge_of(node))
+        self._reach(node)
         members = (*action.members, *action.partners)
         read = [
             self._read(m, numbers)
