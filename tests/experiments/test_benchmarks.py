@@ -45,8 +45,10 @@ def test_real(tmp_path):
     assert set(measured) == set(result["advised"]) == {*CHOSEN, "alone"}
     for name in CHOSEN:
         row = measured[name]
-        error = abs(row["predicted"] / row["measured"] - 1)
+        low, high = sorted((row["least"], row["most"]))
+        error = max(0, low / row["measured"] - 1, 1 - high / row["measured"])
         assert ratios[f"prediction_error/{name}"] == pytest.approx(error, abs=1e-3)
+        assert ratios[f"range/{name}"] == pytest.approx(high / low, abs=1e-3)
         assert 0 < ratios[f"waiting/{name}"] < 1
         assert ratios[f"replay/{name}"] == 1
         assert ratios[f"advice/{name}"] > 0
