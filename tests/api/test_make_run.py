@@ -323,9 +323,7 @@ def test_a_run_whose_last_worker_is_lost_is_refused(problem):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("name", "lanes"), [("local_sgd", 4), ("ad_psgd", 4), ("hier_sgd", 3)]
-)
+@pytest.mark.parametrize(("name", "lanes"), [("local_sgd", 3), ("ad_psgd", 4)])
 def test_rounds_side_by_side_equal_those_in_turn(problem, name, lanes, monkeypatch):
     """As on an accelerator."""
 

@@ -64,7 +64,7 @@ def check(session, strategy, number, *, prefers_rest=False, **changes):
 SOME = ("adaptive_sgd", "async_sgd", "easgd", "fed_nova", "hier_sgd", "sma")
 
 
-# the others from every cut, below
+# the others from every cut, below; compiled runs also in test_compiled_checkpoints.py
 @by_players(SOME, ("adaptive_sgd", "easgd", "hier_sgd"), among=(*SOME, *ALIKE))
 def test_every_strategy_continues_from_some_cuts(name, compiled):
     check(on_three_workers(), STRATEGIES[name], 5, compiled=compiled)
@@ -80,9 +80,11 @@ def test_bulk_synchronous_strategies_continue_from_cuts_between_rounds(name):
     check(runs, STRATEGIES[name], 3, prefers_rest=True, compiled=False)
 
 
+CUT_ANYWHERE = [(n, False) for n in FORMS] + [(n, True) for n in WAYS]
+
+
 @pytest.mark.full
-@PLAYERS
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize(("name", "compiled"), CUT_ANYWHERE)
 def test_every_strategy_continues_from_every_cut(name, compiled):
     check(on_three_workers(), STRATEGIES[name], 1000, compiled=compiled)
 

@@ -5,7 +5,6 @@ import json
 import pytest
 import script_main
 from full_disk import full_disk
-from quick import quick_if
 
 FIELDS = ["id", "claim", "paper", "ours", "unit", "verdict", "setting"]
 
@@ -103,32 +102,42 @@ def test_a_quick_run_gives_no_verdicts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
-    quick_if(
-        lambda row: "--only=table7/imagenet" not in row[0],  # which makes the table
-        [
-            (("--only=table8",), "--only=table8: the sections are table7, accuracy"),
-            (("--only=table7/imagenet",), "there is no claim of that name"),
-            (("--seeds=0",), "--seeds=0: pass a number from 1 to 1,000"),
-            (
-                ("--only=sync", "--data=nowhere"),
-                "--data=nowhere: neither digits, shifted_digits",
-            ),
-        ],
-    ),
+    ("script", "flags", "message"),
+    [
+        (
+            "biased_local_sgd.py",
+            ("--only=table8",),
+            "--only=table8: the sections are table7, accuracy",
+        ),
+        (
+            "hier_sgd.py",
+            ("--only=communication/lenet",),
+            "there is no claim of that name",
+        ),
+        (
+            "biased_local_sgd.py",
+            ("--seeds=0",),
+            "--seeds=0: pass a number from 1 to 1,000",
+        ),
+        (
+            "biased_local_sgd.py",
+            ("--only=sync", "--data=nowhere"),
+            "--data=nowhere: neither digits, shifted_digits",
+        ),
+    ],
 )
-def test_a_users_error_is_one_line(tmp_path, flags, message):
-    result = run("biased_local_sgd.py", tmp_path, *flags)
+def test_a_users_error_is_one_line(tmp_path, script, flags, message):
+    result = run(script, tmp_path, *flags)
     assert result.returncode == 2
     assert message in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.full
 def test_every_section_on_adaptive_sgd_runs(tmp_path):
-    """Both protocols, which share their runs."""
+    """By one protocol; and of the other, which shares the runs, one section."""
     sections = "accuracy workers time efficiency perturbation waiting rates components"
-    expected = {*sections.split(), "recommended", "slide", "figures", "scaling"}
-    for tune in ("each", "common"):
+    every = {*sections.split(), "recommended", "slide", "figures", "scaling"}
+    for tune, only, expected in (("each", "", every), ("common", "time", {"time"})):
         found = claims_of(
             "adaptive_sgd.py",
             tmp_path / tune,
@@ -136,21 +145,22 @@ def test_every_section_on_adaptive_sgd_runs(tmp_path):
             "--num_evals=6",  # of the whole test split each
             "--hidden=16",
             f"--tune={tune}",
+            f"--only={only}",
             f"--runs={tmp_path / 'runs'}",
         )
         assert {id_.split("/")[0] for id_ in found} == expected
+        assert "time/4/delta_0" in found
         pictures = [c for id_, c in found.items() if id_.startswith("figures/")]
         assert all((tmp_path / tune / c["ours"]).exists() for c in pictures)
-        assert {"rates/order", "rates/order/delta_0", "time/4/delta_0"} <= set(found)
+        assert {"rates/order", "rates/order/delta_0"} <= set(found) or only
 
 
-@pytest.mark.full  # which makes the table
 def test_a_full_disk_leaves_the_table_and_what_was_there(tmp_path):
     (tmp_path / "claims.json").write_text("an earlier run")
     with full_disk(1):
-        result = run("biased_local_sgd.py", tmp_path, "--only=table7", "--overwrite")
+        result = run("hier_sgd.py", tmp_path, "--only=communication", "--overwrite")
     assert result.returncode == 2
-    assert "table7/cifar10/sync/100" in result.stdout
+    assert "communication/vgg/8" in result.stdout
     assert f"File too large: '{tmp_path}/claims.json'" in result.stderr
     assert "wrote" not in result.stdout
     assert (tmp_path / "claims.json").read_text() == "an earlier run"

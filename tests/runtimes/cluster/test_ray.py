@@ -216,7 +216,7 @@ def test_three_actors_equal_three_threads(name, machine):
     chex.assert_trees_all_equal(*params)
 
 
-@pytest.mark.parametrize(("name", "times"), [("local_sgd", 10), ("async_sgd", 4)])
+@pytest.mark.parametrize(("name", "times"), [("local_sgd", 6), ("async_sgd", 4)])
 def test_actors_are_killed_at_random_moments(name, times, machine):
     """kill -9: each time a new process replaces the worker's actor."""
     moments = random.Random(name)

@@ -37,9 +37,10 @@ def is_tested(name, kind, trouble, order):
     if kind == "mlp" and name not in (*SOME, *WAYS) and trouble in ("reset", "stop"):
         return False  # what follows a NaN has little to do with formulas
     if kind == "mlp":
-        return name in SOME or order == USUAL[bool(trouble)]
+        both = name in SOME and trouble in ("", "faults")
+        return both or order == USUAL[bool(trouble)]
     if name in SOME:
-        return order == USUAL[bool(trouble)] and trouble in ("", "faults")
+        return (trouble, order) == ("", USUAL[0])
     its_kind = KINDS[1 + FORMS.index(name) % 3]
     return (kind, trouble, order) == (its_kind, "", USUAL[0])
 
