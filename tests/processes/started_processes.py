@@ -50,6 +50,15 @@ def finish(children):
     return found
 
 
+def says(text, lines):
+    """Whether a line has the text, and none is of a traceback.
+
+    It is not always the last one: JAX may log that process 0 ended a moment earlier.
+    """
+    assert not [line for line in lines if line.startswith("Traceback")], lines
+    return any(text in line for line in lines)
+
+
 def names(process, lines):
     """Whether JAX's last message says that this process is gone."""
     message = "\n".join(lines).rpartition("JAX distributed service detected fatal")[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from started_processes import PLAIN, finish, names, start
+from started_processes import PLAIN, finish, names, says, start
 
 SCRIPT = Path(__file__).parent / "mesh_process.py"
 TESTS = Path(__file__).parents[2]
@@ -60,8 +60,8 @@ def test_several_processes_equal_one(count):
 def test_processes_that_disagree_say_so_and_end():
     for status, _, err in run(2, "disagree"):
         assert status == 2
-        assert "disagree about the strategy" in err[-1]
-        assert "start all with the same files and flags" in err[-1]
+        assert says("disagree about the strategy", err)
+        assert says("start all with the same files and flags", err)
 
 
 @pytest.mark.full

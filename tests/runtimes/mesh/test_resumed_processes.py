@@ -4,6 +4,7 @@ import shutil
 import signal
 
 import pytest
+from started_processes import says
 from test_mesh_processes import results, run
 
 pytestmark = pytest.mark.full
@@ -77,14 +78,14 @@ def test_other_numbers_of_processes_are_refused(tmp_path):
     results(checkpointed(tmp_path, "SIGTERM 4 0"))
     ((status, _, err),) = checkpointed(tmp_path, count=1)
     assert status == 2
-    assert "holds a run of several processes: start the same number" in err[-1]
+    assert says("holds a run of several processes: start the same number", err)
     for status, _, err in checkpointed(tmp_path, count=4):
         assert status == 2
-        assert "the processes have none in common" in err[-1]
+        assert says("the processes have none in common", err)
     shutil.rmtree(tmp_path / "process_1")
     for status, _, err in checkpointed(tmp_path):
         assert status == 2
-        assert "the processes have none in common" in err[-1]
+        assert says("the processes have none in common", err)
 
 
 @pytest.mark.parametrize("on_failure", ["continue", "stop"])
