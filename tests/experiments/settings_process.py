@@ -2,7 +2,7 @@
 
 In a process of its own, since several scripts define flags of the same names. Some runs
 have up to a million arrivals: their seconds are extrapolated from a few. Made data have
-a twentieth of their rows; their features and labels are all there.
+a two-hundredth of their rows; their features and labels are all there.
 """
 
 import importlib
@@ -20,7 +20,7 @@ from hetjax.schedule import Progress
 from hetjax.schedule.learning_rates import learning_rate_at
 
 for shape in SHAPES.values():
-    shape.update(rows=shape["rows"] // 20, test_rows=shape["test_rows"] // 20)
+    shape.update(rows=shape["rows"] // 200, test_rows=shape["test_rows"] // 200)
 
 from experiments import compare  # noqa: E402  it takes the shapes
 
@@ -31,7 +31,7 @@ EXACT = "table5"  # whose seconds are compared with the paper's
 
 
 def described(path):
-    events = plan.EVENTS if EXACT in path else 2_000
+    events = plan.EVENTS if EXACT in path else 500
     with flagsaver.flagsaver(), mock.patch.object(plan, "EVENTS", events):
         flags.FLAGS(["compare.py", f"--flagfile={path}", "--plan"])
         task, data, machine, strategies = compare.setting()
