@@ -1,11 +1,12 @@
 """The actor's part in one run: the worker's replica and its local rounds."""
 
+import pickle
 import queue
 import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -50,6 +51,17 @@ class RoundReport(NamedTuple):
     padded: int = 0
     finite: bool = True
     leaves: Sequence[np.ndarray] = ()  # of the replica, unless they come apart
+
+
+@lru_cache(maxsize=256)
+def packed_changes(changes: tuple[Change, ...], program: MemberCall | None) -> bytes:
+    """Pickle what a merge does to a replica, once for all merges of its kind."""
+    return pickle.dumps((changes, program))
+
+
+@lru_cache(maxsize=256)
+def _unpacked(changes: bytes) -> tuple[tuple[Change, ...], MemberCall | None]:
+    return pickle.loads(changes)
 
 
 class ActorRun:
@@ -142,17 +154,13 @@ class ActorRun:
         with self.job.compilations.of("init"):
             return self._begin_replica(params, state)
 
-    def apply_changes(
-        self,
-        changes: Sequence[Change],
-        program: MemberCall | None,
-        *sent: Sequence[np.ndarray],
-    ) -> None:
+    def apply_changes(self, packed: bytes, *sent: Sequence[np.ndarray]) -> None:
         """Apply a merge's changes to the replica, with the arrays that it sent.
 
-        Some may be computed by a `program`, which is given those of these arrays that
-        have the indices beside it.
+        They are as `packed_changes` returns them. Some may be computed by their
+        program, which is given those of these arrays that have the indices beside it.
         """
+        changes, program = _unpacked(packed)
         before, arrays = jax.tree.leaves(self._replica), [a for s in sent for a in s]
         jitted = partial(jitted_once, self.job.programs)
         with self.job.compilations.of("merge"):

@@ -22,6 +22,7 @@ from hetjax.engine.split_merges import Exchanges
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.machine.merge_times import MergeTimes
 from hetjax.merge.merge_exchange import Change, Exchange
+from hetjax.runtimes.cluster.actor_run import packed_changes
 from hetjax.runtimes.cluster.worker_group import (
     MAX_INLINE_BYTES,
     REPLICA,
@@ -231,7 +232,8 @@ class ClusterStore(ReplicaStore):
                     payloads[numbers] = self._group.payload([sent[i] for i in numbers])
                 self._group.count_sent(worker, [sent[i] for i in numbers])
             given = [payloads[numbers] for numbers in parcel.arrays]
-            send(worker, "apply_changes", parcel.changes, parcel.program, *given)
+            packed = packed_changes(parcel.changes, parcel.program)
+            send(worker, "apply_changes", packed, *given)
             self._note_changes(worker, parcel.changes, parcel.chosen(sent))
 
     def _note_changes(
@@ -303,7 +305,7 @@ class ClusterStore(ReplicaStore):
         for worker in {*saved["replicas"], *saved["working"]}:
             replica = saved["replicas"].get(worker)
             before = saved["before"].get(worker)
-            self._post(worker, "restore", replica, before)
+            self._post(worker, "restore", *map(self._put_large, (replica, before)))
             self._known_leaves[worker] = {}
         for worker in saved["gone"]:  # its work since its last merge is lost
             self._known_leaves[worker] = {}
@@ -311,6 +313,9 @@ class ClusterStore(ReplicaStore):
             self._on_unreachable(worker, self._unreachable[worker])
         self._working = set(saved["working"])
         self._changed = set(saved["before"])
+
+    def _put_large(self, leaves: Sequence[Any] | None) -> Any:
+        return None if leaves is None else self._group.payload(leaves)
 
     def load_root(self, leaves: list[Any]) -> None:
         """Continue with the root alone: all replicas begin from its model."""
@@ -325,5 +330,5 @@ class ClusterStore(ReplicaStore):
     def replica_of(self, worker: int, leaves: list[Any]) -> Any:
         """Restore the replica of a round that was saved with its outcome."""
         tree.filled(self._replica_like, leaves, f"the replica of worker {worker}")
-        self._post(worker, "restore_after", leaves)
+        self._post(worker, "restore_after", self._put_large(leaves))
         return ArrivedReplica(worker, (), Future())

@@ -289,8 +289,8 @@ def test_what_an_actor_cannot_apply_is_reported_with_its_next_round(monkeypatch)
     _, machine = three_actors()
     inner = ActorRun.apply_changes
 
-    def change(self, changes, program, *sent):
-        return inner(self, changes, program, *([] if self._worker == 2 else sent))
+    def change(self, packed, *sent):
+        return inner(self, packed, *([] if self._worker == 2 else sent))
 
     monkeypatch.setattr(ActorRun, "apply_changes", change)
     history = real(rounds(), machine, until=[lost(2), *3 * [merged]])
