@@ -1,6 +1,7 @@
 """Runs on a real cluster of Ray: three nodes on this machine, and their failures."""
 
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -353,6 +354,33 @@ hj.train(TASK, DATA, machine, rounds(), seconds=60.0, num_evals=300, progress=Fa
     )
     replayed = hj.replay(tmp_path / "trace.jsonl", TASK, DATA, rounds(), progress=False)
     assert replayed.replayed == "equal"
+
+
+def test_a_call_arrives_as_it_was_made(nodes):
+    """With the values of its payloads, wherever they were; reports come as bytes."""
+    import ray
+
+    from hetjax.runtimes.cluster.actor_run import RoundReport
+    from hetjax.runtimes.cluster.ray_cluster import PackedCall, RayWorkerActor
+
+    class Answers(RayWorkerActor):
+        def __init__(self, answer=None):
+            self.answer = answer
+
+        def call_run(self, *args):
+            return args if self.answer is None else self.answer
+
+    reference = nodes.machine.pool.cluster.put([1.0])
+    given = ("begin", reference, np.float32(2), reference, b"x")
+    packed, payloads = PackedCall.of("call_run", given)
+    assert payloads == [reference, reference]
+    found = Answers().call_packed(packed, *ray.get(payloads))
+    assert found == ("begin", [1.0], np.float32(2), [1.0], b"x")
+    report, leaves = RoundReport(0.5, 0.0, mean=np.float32(3)), [np.ones(2)]
+    alone = Answers(report).call_packed(packed, *payloads)
+    assert pickle.loads(alone) == report
+    first, rest = Answers((report, leaves)).call_packed(packed, *payloads)
+    assert (pickle.loads(first), rest) == (report, leaves)
 
 
 def test_why_an_actor_is_dead():
