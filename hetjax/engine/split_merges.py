@@ -115,9 +115,10 @@ class SplitMergeStore(ReplicaStore):
         def put(array: Any) -> jax.Array:
             return jnp.copy(self._placement.to_worker(worker, array))
 
-        changes, program, _ = parcel
         jitted = partial(jitted_once, self._programs)
-        after = changed_leaves(leaves, changes, program, sent, put, jitted)
+        after = changed_leaves(
+            leaves, parcel.changes, parcel.program, sent, put, jitted
+        )
         self._replicas[worker] = jax.tree.unflatten(structure, after)
 
 

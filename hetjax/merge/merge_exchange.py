@@ -1,6 +1,8 @@
 """What one kind of merge sends to and fro: leaves, arrays, and parts of its program."""
 
+import pickle
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -36,10 +38,17 @@ class Parcel(NamedTuple):
     program: MemberCall | None
     # indices of the merge's arrays: those in one tuple go to the same members
     arrays: tuple[tuple[int, ...], ...]
+    packed: bytes  # the changes and the program, pickled once for all such merges
 
     def chosen(self, sent: Sequence[Any]) -> list[Any]:
         """Return the arrays of the parcel, of all arrays that the merge sends."""
         return [sent[i] for numbers in self.arrays for i in numbers]
+
+
+@lru_cache(maxsize=256)
+def unpacked(packed: bytes) -> tuple[tuple[Change, ...], MemberCall | None]:
+    """Return the changes and the program of a parcel."""
+    return pickle.loads(packed)
 
 
 class Exchange(NamedTuple):
@@ -109,6 +118,7 @@ def parcels(
         program = programs[m]
         if program is not None:
             program = program[0], tuple(place[number] for number in program[1])
-        return Parcel(renumbered, program, arrays)
+        packed = pickle.dumps((renumbered, program))
+        return Parcel(renumbered, program, arrays, packed)
 
     return tuple(map(parcel, range(len(changes))))

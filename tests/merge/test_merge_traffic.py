@@ -14,7 +14,7 @@ import hetjax as hj
 from hetjax.engine.programs.merge_functions import fetch_fn, merge_fn
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.machine.types import PUSH_FETCH, MergeAction, MergeOp, WorkerInfo
-from hetjax.merge.merge_exchange import changed_leaves
+from hetjax.merge.merge_exchange import changed_leaves, unpacked
 from hetjax.merge.merge_traffic import exchange_of
 from hetjax.merge.worker_stats import WorkerStats
 from hetjax.replica import Replica
@@ -137,6 +137,7 @@ def carried_out(case):
         after = list(leaves[m])
         parcel = exchange.parcels[m]
         if parcel is not None:
+            assert unpacked(parcel.packed) == (parcel.changes, parcel.program)
             after = changed_leaves(
                 leaves[m],
                 parcel.changes,

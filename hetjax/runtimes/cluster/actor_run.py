@@ -1,12 +1,11 @@
 """The actor's part in one run: the worker's replica and its local rounds."""
 
-import pickle
 import queue
 import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +18,7 @@ from hetjax.engine.split_merges import jitted_once
 from hetjax.engine.step_runner import RoundOutcome, StepSettings
 from hetjax.local import with_merge_buffers
 from hetjax.merge.member_program import MemberProgram
-from hetjax.merge.merge_exchange import Change, MemberCall, changed_leaves
+from hetjax.merge.merge_exchange import changed_leaves, unpacked
 from hetjax.replica import Replica
 from hetjax.runtimes.real.dry_run import DryRun, Shape, compile_steps
 from hetjax.runtimes.real.step_mode_choice import choose_step_mode
@@ -51,17 +50,6 @@ class RoundReport(NamedTuple):
     padded: int = 0
     finite: bool = True
     leaves: Sequence[np.ndarray] = ()  # of the replica, unless they come apart
-
-
-@lru_cache(maxsize=256)
-def packed_changes(changes: tuple[Change, ...], program: MemberCall | None) -> bytes:
-    """Pickle what a merge does to a replica, once for all merges of its kind."""
-    return pickle.dumps((changes, program))
-
-
-@lru_cache(maxsize=256)
-def _unpacked(changes: bytes) -> tuple[tuple[Change, ...], MemberCall | None]:
-    return pickle.loads(changes)
 
 
 class ActorRun:
@@ -157,10 +145,10 @@ class ActorRun:
     def apply_changes(self, packed: bytes, *sent: Sequence[np.ndarray]) -> None:
         """Apply a merge's changes to the replica, with the arrays that it sent.
 
-        They are as `packed_changes` returns them. Some may be computed by their
-        program, which is given those of these arrays that have the indices beside it.
+        They are as in `Parcel.packed`. Some may be computed by their program, which is
+        given those of these arrays that have the indices beside it.
         """
-        changes, program = _unpacked(packed)
+        changes, program = unpacked(packed)
         before, arrays = jax.tree.leaves(self._replica), [a for s in sent for a in s]
         jitted = partial(jitted_once, self.job.programs)
         with self.job.compilations.of("merge"):

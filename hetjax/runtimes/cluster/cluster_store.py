@@ -22,7 +22,6 @@ from hetjax.engine.split_merges import Exchanges
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.machine.merge_times import MergeTimes
 from hetjax.merge.merge_exchange import Change, Exchange
-from hetjax.runtimes.cluster.actor_run import packed_changes
 from hetjax.runtimes.cluster.worker_group import (
     MAX_INLINE_BYTES,
     REPLICA,
@@ -232,8 +231,7 @@ class ClusterStore(ReplicaStore):
                     payloads[numbers] = self._group.payload([sent[i] for i in numbers])
                 self._group.count_sent(worker, [sent[i] for i in numbers])
             given = [payloads[numbers] for numbers in parcel.arrays]
-            packed = packed_changes(parcel.changes, parcel.program)
-            send(worker, "apply_changes", packed, *given)
+            send(worker, "apply_changes", parcel.packed, *given)
             self._note_changes(worker, parcel.changes, parcel.chosen(sent))
 
     def _note_changes(
