@@ -219,7 +219,7 @@ def _forward(to: Future, ended: Future) -> None:
     """Forward a result or an error; Ray's error of a dead actor becomes Unreachable."""
     error = ended.exception()
     if error is None:
-        found = ended.result()
+        found = ended.result()  # bytes are a packed report: no method returns others
         to.set_result(pickle.loads(found) if isinstance(found, bytes) else found)
     elif module := _MISSING_MODULE.search(str(error)):
         to.set_exception(ModuleNotFoundError(_MISSING_MODULE_ERROR.format(module[1])))
