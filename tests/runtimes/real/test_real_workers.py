@@ -9,9 +9,12 @@ import jax
 import numpy as np
 import pytest
 from real_runs import (
+    AT_MOST,
     DATA,
+    ENOUGH,
     TASK,
     arrived,
+    ending,
     evaluated,
     joined,
     lost,
@@ -31,6 +34,8 @@ from hetjax.engine.launched_merge import LaunchedMerge
 from hetjax.engine.replica_store import ReplicaStore
 from hetjax.engine.step_runner import StepRunner
 from hetjax.machine import Arrival, ScriptedFault
+from hetjax.runtimes.real import wall_clock
+from hetjax.runtimes.real.wall_clock import WallClock
 from hetjax.tracing.fit import fit_machine
 from hetjax.tracing.trace import Trace
 
@@ -354,28 +359,37 @@ def test_an_error_in_a_worker_s_turn_reaches_the_caller(tmp_path):
     assert not trace.end
 
 
-def test_arriving_workers_take_turns_and_the_caller_evaluates():
+def test_arriving_workers_take_turns_and_the_caller_evaluates(monkeypatch):
     """No thread is woken between rounds; user code runs in the caller's thread."""
-    turns, looks = [], []
+    seen, looks = [], []
+    inner = WallClock.wait
+
+    def wait(clock):
+        seen.append("wait")
+        inner(clock)
 
     def note(event):
-        if looks:  # not in the dry run
-            turns.append((type(event), threading.current_thread()))
+        if type(event) is Arrival:
+            seen.append(threading.current_thread())
 
-    def look(point):
-        looks.append(threading.current_thread())
-
-    machine = hj.local_machine(["cpu:0"], step_mode="dispatch")
-    real(
-        policy_that(note, hj.async_sgd(batch_size=4, learning_rate=0.05)),
-        machine,
-        until=[*100 * [arrived(0)], evaluated],
-        on_eval=look,
+    # otherwise the caller looks for Ctrl-C now and then, and takes turns that are due
+    monkeypatch.setattr(wall_clock, "_LONGEST_WAIT", AT_MOST)
+    monkeypatch.setattr(WallClock, "wait", wait)
+    strategy = hj.async_sgd(batch_size=4, learning_rate=0.05)
+    history = real(
+        ending(policy_that(note, strategy), 100 * [arrived(0)]),
+        hj.local_machine(["cpu:0"], step_mode="dispatch"),
+        seconds=AT_MOST,
+        num_evals=1,
+        on_eval=lambda point: looks.append(threading.current_thread()),
     )
+    assert history.stopped == ENOUGH
     main = threading.main_thread()
-    of_arrivals = [thread for kind, thread in turns if kind is Arrival]
-    # the caller may be evaluating just when an arrival is due
-    assert sum(t is not main for t in of_arrivals) > 0.9 * len(of_arrivals)
+    # after the dry run and the first evaluation the caller waits once, until the end
+    waits_at = [i for i, entry in enumerate(seen) if entry == "wait"]
+    turns = seen[waits_at[-1] + 1 :]
+    assert len(turns) > 90
+    assert main not in turns
     assert set(looks) == {main}
 
 
