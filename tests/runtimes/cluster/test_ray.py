@@ -329,12 +329,14 @@ hj.train(TASK, DATA, machine, rounds(), seconds=60.0, num_evals=300, progress=Fa
     )
     processes = list(map(int, driver.stdout.readline().split()))
     assert len(processes) == 3
-    reached = 0.0
-    while reached < 3.0:
+    evaluated = []
+    while not evaluated or evaluated[-1] < 3.0:
         line = driver.stdout.readline()
         assert line, "the driver ended by itself"
-        reached = float(line.split()[1])
+        evaluated.append(float(line.split()[1]))
     driver.kill()
+    # it may have gone on for a moment
+    evaluated += [float(line.split()[1]) for line in driver.stdout.read().splitlines()]
     driver.wait()
     assert_ends(processes)
     # the machine is made again, of the same cluster
@@ -348,10 +350,9 @@ hj.train(TASK, DATA, machine, rounds(), seconds=60.0, num_evals=300, progress=Fa
         progress=False,
     )
     (where,) = last.interruptions
-    assert 1.5 < where.seconds <= reached + 0.1
-    assert [p["seconds"] for p in last.evals[:5]] == pytest.approx(
-        [0.0, 0.2, 0.4, 0.6, 0.8]
-    )
+    kept = [p["seconds"] for p in last.evals if p["seconds"] <= where.seconds]
+    assert len(kept) > 5
+    assert kept == evaluated[: len(kept)]
     replayed = hj.replay(tmp_path / "trace.jsonl", TASK, DATA, rounds(), progress=False)
     assert replayed.replayed == "equal"
 
