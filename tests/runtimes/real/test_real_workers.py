@@ -359,18 +359,17 @@ def test_an_error_in_a_worker_s_turn_reaches_the_caller(tmp_path):
     assert not trace.end
 
 
-def test_arriving_workers_take_turns_and_the_caller_evaluates(monkeypatch):
-    """No thread is woken between rounds; user code runs in the caller's thread."""
-    seen, looks = [], []
-    inner = WallClock.wait
+def test_arriving_workers_take_turns(monkeypatch):
+    """No thread is woken between rounds: the caller waits until the end."""
+    turns, inner = [], WallClock.wait  # since the caller's last wait began
 
     def wait(clock):
-        seen.append("wait")
+        turns.clear()
         inner(clock)
 
     def note(event):
         if type(event) is Arrival:
-            seen.append(threading.current_thread())
+            turns.append(threading.current_thread())
 
     # otherwise the caller looks for Ctrl-C now and then, and takes turns that are due
     monkeypatch.setattr(wall_clock, "_LONGEST_WAIT", AT_MOST)
@@ -381,16 +380,28 @@ def test_arriving_workers_take_turns_and_the_caller_evaluates(monkeypatch):
         hj.local_machine(["cpu:0"], step_mode="dispatch"),
         seconds=AT_MOST,
         num_evals=1,
-        on_eval=lambda point: looks.append(threading.current_thread()),
     )
     assert history.stopped == ENOUGH
-    main = threading.main_thread()
-    # after the dry run and the first evaluation the caller waits once, until the end
-    waits_at = [i for i, entry in enumerate(seen) if entry == "wait"]
-    turns = seen[waits_at[-1] + 1 :]
     assert len(turns) > 90
-    assert main not in turns
-    assert set(looks) == {main}
+    assert threading.main_thread() not in turns
+
+
+def test_the_caller_evaluates(monkeypatch):
+    """User code runs in its thread, also if a worker's turns come first."""
+    looks, inner = [], WallClock.wait
+
+    def wait(clock):
+        inner(clock)
+        time.sleep(0.02)
+
+    monkeypatch.setattr(WallClock, "wait", wait)
+    real(
+        hj.async_sgd(batch_size=4, learning_rate=0.05),
+        hj.local_machine(["cpu:0"], step_mode="dispatch"),
+        until=[*100 * [arrived(0)], evaluated],
+        on_eval=lambda point: looks.append(threading.current_thread()),
+    )
+    assert set(looks) == {threading.main_thread()}
 
 
 class LateMerge(LaunchedMerge):
