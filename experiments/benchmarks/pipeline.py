@@ -9,6 +9,8 @@
 - run: a real run whose step sleeps for a millisecond per image, as long as a device of
   1,000 images/s would compute, and crops the center. The same steps alone, one by one,
   show how many images/s the device can take.
+- source: single steps of 10 ms, of rows of another library's data set that take 10 ms
+  to read; the same steps of rows in memory.
 - augment: each pipeline of experiments/common/pipelines.py, compiled, on this device.
 """
 
@@ -30,7 +32,7 @@ from absl import flags
 from PIL import Image
 
 import hetjax as hj
-from experiments.benchmarks.turns import session
+from experiments.benchmarks import step_times, turns
 from experiments.common import bounds, pipelines, scripts
 from experiments.common.bounds import bounded
 from hetjax.data.batching import make_batch, make_buckets
@@ -39,8 +41,9 @@ from hetjax.runtimes.real.step_timer import StepTimer
 from hetjax.tasks import augment
 
 FLAGS = flags.FLAGS
-PARTS = ("decode", "feed", "run", "augment")
+PARTS = ("decode", "feed", "run", "source", "augment")
 RATE, BATCH = 1000, 64  # images/s of the device in question; images of a step
+STEP_MS = 10.0  # of a step, and of reading its rows, in the part "source"
 SHAPES = {"uint8": (256, 256, 3), "float32": (32, 32, 3)}  # as the readers give them
 
 flags.DEFINE_list("parts", list(PARTS), "parts to measure")
@@ -134,13 +137,47 @@ def run(data: hj.data.Dataset) -> dict[str, float]:
         progress=False,
     )
     (worker,) = history.workers
-    job = session(task, data, machine).job("", strategy, 0)
+    job = turns.session(task, data, machine).job("", strategy, 0)
     timer = StepTimer(StepSettings.of(strategy), job)
     alone = median(timer.seconds(jax.devices()[0], BATCH, shortest=FLAGS.seconds))
     return {
         "run_images_per_s": worker.examples / history.duration,
         "step_images_per_s": BATCH / alone,
     }
+
+
+class SlowRows:
+    """A data set of another library, whose batches take STEP_MS to read."""
+
+    def __init__(self, columns: tuple[np.ndarray, np.ndarray]):
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns[1])
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
+        return self.columns[0][row], int(self.columns[1][row])
+
+    def __getitems__(self, rows: list[int]) -> list[tuple[np.ndarray, int]]:
+        time.sleep(1e-3 * STEP_MS)
+        return [self[row] for row in rows]
+
+
+def source() -> dict[str, float]:
+    """Seconds of an arrival where reading takes as long as a step, and without."""
+    device, arrays = jax.devices()[0], step_times.make_data()
+    splits = [SlowRows((s.x, s.y)) for s in (arrays.train, arrays.test)]
+    read = hj.data.from_source(*splits, num_classes=arrays.num_classes)
+    strategy = hj.async_sgd(batch_size=step_times.BATCH, learning_rate=1e-6)
+    machine = hj.local_machine([device], step_mode="dispatch")
+    width = step_times.width_for(STEP_MS, device)
+    contenders = {}
+    for name, data in (("read", read), ("in_memory", arrays)):
+        task = hj.classification(hj.models.mlp(hidden=width), data)
+        session = turns.session(task, data, machine)
+        contenders[name] = turns.trained(session, strategy)
+    found = turns.in_turn(contenders, FLAGS.seconds, 3, "source", window=1)
+    return {f"source_{name}_s": median(times) for name, times in found.items()}
 
 
 def augmented() -> dict[str, float]:
@@ -176,18 +213,22 @@ def main() -> None:
     result: dict[str, Any] = {"cores": os.cpu_count(), "images": FLAGS.images}
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        if set(FLAGS.parts) != {"augment"}:
+        if not set(FLAGS.parts) <= {"source", "augment"}:
             print("writing images", file=sys.stderr)
             write_images(root / "images")
             data, times = decode(root)
             result |= times if "decode" in FLAGS.parts else {}
             result |= feed(data) if "feed" in FLAGS.parts else {}
             result |= run(data) if "run" in FLAGS.parts else {}
+    if "source" in FLAGS.parts:
+        result |= source()
     if "augment" in FLAGS.parts:
         result["augment_images_per_s"] = augmented()
     measured = result.get("run_images_per_s")
     busy = None if measured is None else measured / result["step_images_per_s"]
     ratios = {"device_busy": busy}
+    if "source" in FLAGS.parts:
+        ratios["source"] = result["source_read_s"] / result["source_in_memory_s"]
     result["device"] = jax.devices()[0].device_kind
     print(json.dumps({"ratios": ratios, **result}, indent=1))
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from hetjax.data.batching import Batch, Bucket, bucket_of, make_batch, repeated
-from hetjax.data.columns import gather_rows, row_bytes
+from hetjax.data.columns import UNCOPIED, gather_rows, row_bytes
 from hetjax.data.device_rows import DeviceRows
 from hetjax.data.uneven import make_batches
 from hetjax.engine.device_data import fits, rows_on
@@ -50,6 +50,10 @@ class HostFeed:
         # of dense batches of n examples: padded size, weights, and count
         self._of_size: dict[int, tuple[int, np.ndarray, np.float32]] = {}
 
+    def num_bytes(self, rows: Rows) -> int:
+        """Return the bytes of the batches of all steps, without sparse inputs."""
+        return len(rows) * len(rows[0]) * self._row_bytes
+
     def together(self, rows: Rows) -> Fed:
         """Return the batches of all steps, [steps, ...]."""
         batch = make_batches(self._train, rows, self._buckets, exact=self._exact)
@@ -86,7 +90,7 @@ class HostFeed:
 
     def _gathered(self, rows: np.ndarray) -> tuple[Any, Any]:
         x, y = self._train.x, self._train.y
-        if self._plain:  # shorter
+        if self._plain and rows.size * self._row_bytes < UNCOPIED:  # shorter
             return x.take(rows, axis=0), y.take(rows, axis=0)
         return gather_rows((x, y), rows)
 
@@ -109,6 +113,10 @@ class DeviceFeed:
         """`rows` are the training split on the device."""
         self._rows, self._buckets, self._exact = rows, job.buckets, job.programs.exact
         self._of_size: dict[int, Bucket] = {}  # of dense batches
+
+    def num_bytes(self, rows: Rows) -> int:
+        """Return 0: no batches are gathered on the host."""
+        return 0
 
     def together(self, rows: Rows) -> Fed:
         """Return the rows of all steps."""

@@ -1,4 +1,8 @@
-"""The sampler of a run: draws examples and observes losses (host)."""
+"""The sampler of a run: draws examples and observes losses (host).
+
+On real devices, examples are drawn before they are asked for, where they can be
+expected (`hetjax.engine.expected_draws`).
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -6,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetjax.checkpointable import Checkpointable
+from hetjax.engine.expected_draws import Draw, ExpectedDraws, RoundRows
 from hetjax.engine.protocols import RoundResult
 from hetjax.machine.types import LocalRound, WorkerInfo
 from hetjax.sampling.types import Sampler
@@ -31,11 +36,37 @@ class Examples(Checkpointable):
         self._sampler, self._workers, self._nonzeros = sampler, workers, nonzeros
         self._state = sampler.init(workers, num_examples, seed)
         self._unobserved: dict[int, list] = {}  # losses of steps, by worker
+        self._expected: ExpectedDraws | None = None
 
     def draw(self, worker: int, local_round: LocalRound) -> Drawn:
         """Draw the rows of the training split for each step of a round."""
+        expected, found = self._expected, None
+        if expected is not None:
+            found = expected.take(self._state, worker, local_round)
+        if found is None:
+            found = self._draw(self._state, worker, local_round)
+        self._state, rows, nonzeros = found
+        return rows, nonzeros
+
+    def expect(self, *, in_order: bool) -> Callable[[], tuple[int, RoundRows] | None]:
+        """Expect rounds from now on; return a function that draws the next one.
+
+        It returns the worker that is expected to begin the round, and the rows; None if
+        no further round can be expected. `in_order`: whether workers begin their rounds
+        in the same order every time.
+        """
+        if self._sampler.observe is not None:  # the draw depends on losses until then
+            return lambda: None
+        one_stream = self._sampler.one_stream
+        self._expected = expected = ExpectedDraws(
+            self._draw, one_stream=one_stream, in_order=in_order
+        )
+        return lambda: expected.draw_next(self._state)
+
+    def _draw(self, state: Any, worker: int, local_round: LocalRound) -> Draw:
+        """Draw from a state of the sampler."""
         wanted = local_round.examples
-        drawn = self._sampler.draw(self._state, worker, wanted)
+        drawn = self._sampler.draw(state, worker, wanted)
         pair = isinstance(drawn, (tuple, list)) and len(drawn) == 2
         if not pair or not _are_rows(drawn[1], wanted):
             found = _shown(drawn[1]) if pair else f"a {type(drawn).__name__}"
@@ -44,10 +75,10 @@ class Examples(Checkpointable):
                 f"{found}: return a pair (state, rows) with {wanted} rows, an array "
                 "[rows] of whole numbers"
             )
-        self._state, indices = drawn
+        after, indices = drawn
         size = local_round.size
         rows = [indices[i : i + size] for i in range(0, wanted, size)]
-        return rows, self._nonzeros(rows)
+        return Draw(after, rows, self._nonzeros(rows))
 
     def share(self) -> np.ndarray | None:
         """Each worker's share of the data; None if all workers draw from all of it."""
@@ -67,8 +98,10 @@ class Examples(Checkpointable):
                 self._state = observe(self._state, worker, rows, losses)
 
     def discard(self, worker: int) -> None:
-        """Discard the losses of a worker since its last merge."""
+        """Discard the losses of a worker since its last merge; it may never return."""
         self._unobserved.pop(worker, None)
+        if self._expected is not None:
+            self._expected.forget(worker)
 
     def _take_steps(self, worker: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for losses in self._unobserved.pop(worker, ()):

@@ -136,6 +136,9 @@ class Loop:
             policy=self._policy,
             stopped=lambda: records.history.stopped,  # made below
         )
+        if self._runtime.expect is not None:
+            in_order = self._policy.bulk_synchronous
+            self._runtime.expect(self._writer.examples.expect(in_order=in_order))
         ledger = self._writer.ledger
         self._records = records = RunRecords(
             strategy, job, self._runtime, ledger, self._on_eval

@@ -179,3 +179,6 @@ class Runtime(NamedTuple):
     coordination: Coordination = Coordination()
     notes: Mapping[str, str] = {}  # for the history: `placement`, `played`
     checkpoints: CheckpointSupport | None = None  # None: runs cannot be checkpointed
+    # called with what `Examples.expect` returns, which is for the thread that has the
+    # loop's turns; None: nothing is drawn before it is asked for
+    expect: Callable[[Callable[[], Any]], None] | None = None

@@ -6,8 +6,9 @@ starves a GPU. The step mode changes the last bits of a result, so it is part of
 record.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 
 from hetjax.data.batching import make_batch
 from hetjax.engine.batch_feeds import DeviceFeed, Fed, HostFeed, feed_for
+from hetjax.engine.expected_draws import RoundRows
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device, is_host
 from hetjax.engine.player_parts import Assignment
@@ -25,6 +27,7 @@ from hetjax.strategies.types import Strategy
 
 ALONE = ("dispatch", "fused", "unrolled")  # step modes of a single worker
 STEP_MODES = (*ALONE, "vmapped")  # "vmapped": workers that share a device, together
+MOST_AHEAD = 2**28  # bytes of a program's batches that are gathered ahead, at most
 LONGEST = 16  # steps to unroll at most, as a program grows with each; more are fused
 
 Between = Callable[[Any], None]  # called with the replica or replicas
@@ -63,9 +66,8 @@ class RoundOutcome(NamedTuple):
         return self._replace(mean=mean, finite=bool(finite))
 
 
-def _mode_of(step_mode: str, a: Assignment) -> str:
+def _mode_of(step_mode: str, steps: int) -> str:
     """Return how one worker makes the steps of an assignment."""
-    steps = len(a.rows)
     if steps < 2:
         return "dispatch"
     too_long = step_mode == "unrolled" and steps > LONGEST
@@ -124,32 +126,30 @@ class StepRunner:
         `between` is called after each program. With a device, batches are sent to it
         before the step that needs them.
         """
-        a, how, feed = assignment, _mode_of(step_mode, assignment), self._feed(device)
+        a, how = assignment, _mode_of(step_mode, len(assignment.rows))
         call = partial(self._call, how, device, between)
         if not a.rows:  # only a copy of the model
             finite = self._programs.finite(a.replica) if self._checks else True
             return RoundOutcome(a.replica, [], np.zeros(()), 0, finite)
+        batches = self._batches(a.rows, how, device)
         if how == "dispatch" and len(a.rows) > 1:
-            return self._one_by_one(a, feed, call)
-        numbers = self._numbers(a)
+            return self._one_by_one(a, batches, call)
+        fed = next(batches)
+        table = step_table(self._numbers(a), fed.rows, fed.n)
         if how == "dispatch":
-            fed = feed.one(a.rows[0])
-            table = step_table(numbers, fed.rows, fed.n)[0]
-        else:
-            fed = feed.together(a.rows)
-            table = step_table(numbers, fed.rows, fed.n)
+            (table,) = table
         replica, losses, mean, finite = call(a.replica, fed, table)
         padded = (fed.size - fed.n) * len(a.rows)
         recorded = self._recorded(a.rows, losses)
         return self._outcome(replica, recorded, mean, finite, padded)
 
     def _one_by_one(
-        self, a: Assignment, feed: HostFeed | DeviceFeed, call: Callable
+        self, a: Assignment, batches: Iterator[Fed], call: Callable
     ) -> RoundOutcome:
         """Run the steps, each as a program."""
         replica, recorded, padded, mean, finite = a.replica, [], 0, None, True
         numbers = self._numbers(a)
-        for i, fed in enumerate(feed.one_by_one(a.rows)):
+        for i, fed in enumerate(batches):
             table = step_table(numbers[i : i + 1], fed.rows, fed.n)[0]
             replica, losses, mean, finite = call(replica, fed, table)
             padded += fed.size - fed.n
@@ -247,6 +247,51 @@ class StepRunner:
         if device not in self._feeds:
             self._feeds[device] = feed_for(self._job, device)
         return self._feeds[device]
+
+    def gather(self, rows: RoundRows, step_mode: str, device: Device) -> None:
+        """Gather the batches of a round that is expected, and send the first ones.
+
+        `run` receives them through `rows.gathered`. Nothing is gathered for a device
+        that had no round yet, for a group, or beyond MOST_AHEAD bytes.
+        """
+        promise, found = rows.gathered, None
+        assert promise is not None  # somebody may wait for it already
+        how, feed = _mode_of(step_mode, len(rows)), self._feeds.get(device)
+        try:
+            if (rows and feed is not None and step_mode != "vmapped") and (
+                how == "dispatch" or feed.num_bytes(rows) <= MOST_AHEAD
+            ):
+                batches = self._gathered(rows, how, device)
+                first = next(batches)
+                if not is_host(device):
+                    first = first._replace(data=jax.device_put(first.data, device))
+                found = how, device, chain((first,), batches)
+        except Exception:  # `run` will raise it, if there is such a round
+            found = None
+        finally:
+            promise.set_result(found)
+
+    def _batches(
+        self, rows: Sequence[np.ndarray], how: str, device: Device | None
+    ) -> Iterator[Fed]:
+        """Return the batches of a round, which may be gathered already."""
+        if isinstance(rows, RoundRows) and rows.gathered is not None:
+            found, rows.gathered = rows.gathered.result(), None
+            if found is not None and found[:2] == (how, device):
+                return found[2]
+        return self._gathered(rows, how, device)
+
+    def _gathered(
+        self, rows: Sequence[np.ndarray], how: str, device: Device | None
+    ) -> Iterator[Fed]:
+        """Yield the batches of each program of a round."""
+        feed = self._feed(device)
+        if how != "dispatch":
+            yield feed.together(rows)
+        elif len(rows) > 1:
+            yield from feed.one_by_one(rows)
+        else:
+            yield feed.one(rows[0])
 
     def arguments(self, replica: Replica, row: np.ndarray) -> tuple[Any, ...]:
         """Return the arguments of the program of one step on these rows."""

@@ -72,4 +72,5 @@ def open_threads(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime
         recorder=recorder,
         notes={"placement": "threads"},
         checkpoints=CheckpointSupport("threads"),
+        expect=executor.expect,
     )

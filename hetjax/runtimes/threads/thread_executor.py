@@ -14,9 +14,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import NamedTuple
 
+from hetjax.engine.expected_draws import RoundRows
 from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment, TakeTurns
 from hetjax.engine.step_runner import RoundOutcome, StepRunner
@@ -28,6 +30,7 @@ from hetjax.runtimes.real.worker_reports import Completion
 
 POLL = 0.05  # [s] after which a thread that waits for another sees that it is cancelled
 END = 5.0  # [s] that threads may take to end, on top of their usual remaining time
+DrawNext = Callable[[], tuple[int, RoundRows] | None]
 _TURN: list[Assignment] = []  # in a thread's queue: take the loop's turns
 
 
@@ -60,6 +63,11 @@ class ThreadExecutor:
         self._idle: set[_WorkerThread] = set()  # threads that may take them
         self._take_turns: TakeTurns | None = None  # None when the run is over
         self._raised: BaseException | None = None
+        self._draw_next: DrawNext = lambda: None
+
+    def expect(self, draw_next: DrawNext) -> None:
+        """Gather what is expected next while devices compute."""
+        self._draw_next = draw_next
 
     def slow(self, worker: int, factor: float) -> None:
         """Make a worker's steps take `factor` times as long as at the start."""
@@ -145,6 +153,27 @@ class ThreadExecutor:
         self._try_turns(
             thread, lambda: self._should_pass_on() or all(o.done for o in launched)
         )
+
+    def gather_ahead(self, launched: Sequence[RoundOutcome]) -> None:
+        """Gather batches of rounds that are expected until these are computed."""
+        while not all(o.done for o in launched) and (expected := self._draw_ahead()):
+            worker, rows = expected
+            to = self.workers[worker]
+            self.steps.gather(rows, to.step_mode, to.device)
+
+    def _draw_ahead(self) -> tuple[int, RoundRows] | None:
+        """Draw the next round that is expected, unless another thread takes turns."""
+        if not self._turns.acquire(blocking=False):
+            return None
+        try:
+            over = self._take_turns is None or self._raised is not None
+            expected = None if over else self._draw_next()
+            if expected is not None:  # known before the round can begin
+                expected[1].gathered = Future()
+        finally:
+            self._turns.release()
+        self._pass_on()
+        return expected
 
     def _try_turns(self, thread: "_WorkerThread", yields: Callable[[], bool]) -> None:
         """Take turns, unless another thread takes them."""
@@ -316,6 +345,7 @@ class _WorkerThread(threading.Thread):
         """
         before = self._compilations.own_seconds
         self._executor.run_turns_during(self, launched)
+        self._executor.gather_ahead(launched)
         compiled = self._compilations.own_seconds - before
         return compiled if all(outcome.done for outcome in launched) else 0.0
 
