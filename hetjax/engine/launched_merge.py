@@ -28,6 +28,12 @@ class LaunchedMerge:
         if not self._finish and self._done.is_ready():
             self._finish = time.perf_counter()
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the merge is done, so that `wait` returns at once."""
+        self.look()
+        return bool(self._finish)
+
     def wait(self) -> MergeTimes:
         """Wait until the merge is done; return when it was first seen to be."""
         self._done.block_until_ready()

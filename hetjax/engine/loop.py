@@ -18,6 +18,7 @@ from typing import Any
 from hetjax.checkpoint.checkpoint_manager import CheckpointManager
 from hetjax.engine import tape
 from hetjax.engine.capabilities import PlaysAhead, RoundNotFinite
+from hetjax.engine.expected_draws import RoundRows
 from hetjax.engine.interruption import INTERRUPTED, interruptible
 from hetjax.engine.job import Job
 from hetjax.engine.job_writer import writer_of
@@ -74,6 +75,7 @@ class Loop:
         self._unrecorded: deque[tuple[Any, ...]] | None = None
         self._began = time.perf_counter()
         self._rollback: Rollback | None = None  # for a player that plays ahead
+        self._draw_next: Callable[[], tuple[int, RoundRows] | None] = lambda: None
 
     def run(self) -> History:
         """Train until the last instant, a stop, or Ctrl-C; return the history."""
@@ -138,7 +140,8 @@ class Loop:
         )
         if self._runtime.expect is not None:
             in_order = self._policy.bulk_synchronous
-            self._runtime.expect(self._writer.examples.expect(in_order=in_order))
+            self._draw_next = self._writer.examples.expect(in_order=in_order)
+            self._runtime.expect(self._expected)
         ledger = self._writer.ledger
         self._records = records = RunRecords(
             strategy, job, self._runtime, ledger, self._on_eval
@@ -227,6 +230,16 @@ class Loop:
         if rollback is not None:
             rollback.handled()
         return True
+
+    def _expected(self) -> tuple[int, RoundRows] | None:
+        """Draw the round that is expected next, if nothing can be recorded meanwhile.
+
+        To record a merge is to wait for it.
+        """
+        launched = self._writer.launched
+        if self._unrecorded and all(merge.is_done for _, merge in launched):
+            return None
+        return self._draw_next()
 
     # -- what is written ---------------------------------------------------------------
 

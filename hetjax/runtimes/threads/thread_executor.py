@@ -88,6 +88,7 @@ class ThreadExecutor:
         finally:  # also if a second Ctrl-C ends the wait
             with self._turns:
                 self._take_turns = None
+                self._draw_next = lambda: None
         if self._raised is not None:
             raise self._raised
 
@@ -344,6 +345,7 @@ class _WorkerThread(threading.Thread):
         thread compiled a merge.
         """
         before = self._compilations.own_seconds
+        self._executor.gather_ahead(launched)
         self._executor.run_turns_during(self, launched)
         self._executor.gather_ahead(launched)
         compiled = self._compilations.own_seconds - before
