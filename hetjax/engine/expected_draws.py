@@ -113,8 +113,6 @@ class ExpectedDraws:
         """
         if self._pause or len(self._expected) >= len(self._started):
             return None
-        if self._expected and self._expected[0].before is not state:  # it was observed
-            self._expected.clear()
         worker = self._next_worker()
         if worker is None:
             return None

@@ -50,6 +50,7 @@ requests = st.one_of(
     st.tuples(st.just("ahead")),
     st.tuples(st.just("ahead")),
     st.tuples(st.just("discard"), st.integers(0, WORKERS - 1)),
+    st.tuples(st.just("load")),
 )
 
 
@@ -58,10 +59,12 @@ requests = st.one_of(
 @given(st.lists(requests, max_size=40))
 def test_rounds_have_the_rows_that_they_would_have_anyway(name, in_order, wanted):
     plain, expecting = examples_of(SAMPLERS[name]), examples_of(SAMPLERS[name])
-    ahead = expecting.expect(in_order=in_order)
+    ahead, saved = expecting.expect(in_order=in_order), plain.save()
     for what, *about in wanted:
         if what == "ahead":
             ahead()
+        elif what == "load":
+            expecting.load(saved), plain.load(saved)
         elif what == "discard":
             expecting.discard(*about)
         else:

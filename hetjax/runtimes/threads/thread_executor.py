@@ -29,6 +29,7 @@ from hetjax.runtimes.real.wall_clock import WallClock
 from hetjax.runtimes.real.worker_reports import Completion
 
 POLL = 0.05  # [s] after which a thread that waits for another sees that it is cancelled
+SHORT = 5e-4  # [s] after which it looks again whether its round is computed
 END = 5.0  # [s] that threads may take to end, on top of their usual remaining time
 DrawNext = Callable[[], tuple[int, RoundRows] | None]
 _TURN: list[Assignment] = []  # in a thread's queue: take the loop's turns
@@ -157,15 +158,18 @@ class ThreadExecutor:
 
     def gather_ahead(self, launched: Sequence[RoundOutcome]) -> None:
         """Gather batches of rounds that are expected until these are computed."""
-        while not all(o.done for o in launched) and (expected := self._draw_ahead()):
+        while not all(o.done for o in launched):
+            if not self._turns.acquire(timeout=SHORT):
+                continue  # another thread takes turns
+            expected = self._draw_ahead()
+            if expected is None:
+                return
             worker, rows = expected
             to = self.workers[worker]
             self.steps.gather(rows, to.step_mode, to.device)
 
     def _draw_ahead(self) -> tuple[int, RoundRows] | None:
-        """Draw the next round that is expected, unless another thread takes turns."""
-        if not self._turns.acquire(blocking=False):
-            return None
+        """Draw the next round that is expected; release the right to take turns."""
         try:
             over = self._take_turns is None or self._raised is not None
             expected = None if over else self._draw_next()
