@@ -60,6 +60,7 @@ PARTS: dict[str, tuple[Any, str]] = {
     "assign": (Loop, "_start"),
     "round: batches, numbers": (_WorkerThread, "_launch"),
     "launch a step": (StepRunner, "_call"),
+    "gather ahead": (ThreadExecutor, "gather_ahead"),
     "take turns meanwhile": (ThreadExecutor, "run_turns_during"),
     "record what happened": (Loop, "_record_played"),
     "record the merge": (Loop, "_settle"),

@@ -18,11 +18,12 @@ ASYNCHRONOUS = ("async_sgd", "easgd")
 def test_overhead():
     result = printed("overhead.py", "--step_ms=0.1", "--seconds=0.2", "--turns=1")
     ratios, medians = result["ratios"], result["medians"]
-    assert list(ratios) == ["rounds/0.1ms", "arrival_us"]
+    assert list(ratios) == ["rounds/0.1ms", "chosen/0.1ms", "arrival_us"]
     assert list(medians) == ["rounds/0.1ms", *ASYNCHRONOUS]
     rounds = medians["rounds/0.1ms"]
-    added = rounds["hetjax_us"] / rounds["bare_us"] - 1
-    assert ratios["rounds/0.1ms"] == pytest.approx(added, abs=1e-2)
+    for key, who in (("rounds", "hetjax"), ("chosen", "chosen")):
+        added = rounds[f"{who}_us"] / rounds["bare_us"] - 1
+        assert ratios[f"{key}/0.1ms"] == pytest.approx(added, abs=1e-2)
     above = [medians[k]["hetjax_us"] - medians[k]["bare_us"] for k in ASYNCHRONOUS]
     assert ratios["arrival_us"] == pytest.approx(max(above), abs=0.2)
 
@@ -150,6 +151,9 @@ def test_mega_batch():
 
 def test_pipeline():
     result = printed("pipeline.py", "--images=128", "--seconds=0.05")
+    read, in_memory = result["source_read_s"], result["source_in_memory_s"]
+    assert result["ratios"]["source"] == pytest.approx(read / in_memory)
+    assert in_memory > 0
     speeds = result["augment_images_per_s"]
     assert {"cifar10", "imagenet", "flowers102", "tiny_imagenet"} <= set(speeds)
     rest = [
