@@ -9,8 +9,8 @@
 - run: a real run whose step sleeps for a millisecond per image, as long as a device of
   1,000 images/s would compute, and crops the center. The same steps alone, one by one,
   show how many images/s the device can take.
-- source: single steps of 10 ms, of rows of another library's data set that take 10 ms
-  to read; the same steps of rows in memory.
+- source: single steps, and the same steps of rows of another library's data set that
+  take as long to read as the step takes.
 - augment: each pipeline of experiments/common/pipelines.py, compiled, on this device.
 """
 
@@ -43,7 +43,7 @@ from hetjax.tasks import augment
 FLAGS = flags.FLAGS
 PARTS = ("decode", "feed", "run", "source", "augment")
 RATE, BATCH = 1000, 64  # images/s of the device in question; images of a step
-STEP_MS = 10.0  # of a step, and of reading its rows, in the part "source"
+HIDDEN = 16384  # of the MLP of the part "source": a step takes about 10 ms
 SHAPES = {"uint8": (256, 256, 3), "float32": (32, 32, 3)}  # as the readers give them
 
 flags.DEFINE_list("parts", list(PARTS), "parts to measure")
@@ -147,10 +147,10 @@ def run(data: hj.data.Dataset) -> dict[str, float]:
 
 
 class SlowRows:
-    """A data set of another library, whose batches take STEP_MS to read."""
+    """A data set of another library, whose batches take some seconds to read."""
 
-    def __init__(self, columns: tuple[np.ndarray, np.ndarray]):
-        self.columns = columns
+    def __init__(self, columns: tuple[np.ndarray, np.ndarray], seconds: float):
+        self.columns, self.seconds = columns, seconds
 
     def __len__(self) -> int:
         return len(self.columns[1])
@@ -159,23 +159,25 @@ class SlowRows:
         return self.columns[0][row], int(self.columns[1][row])
 
     def __getitems__(self, rows: list[int]) -> list[tuple[np.ndarray, int]]:
-        time.sleep(1e-3 * STEP_MS)
+        time.sleep(self.seconds)
         return [self[row] for row in rows]
 
 
 def source() -> dict[str, float]:
     """Seconds of an arrival where reading takes as long as a step, and without."""
-    device, arrays = jax.devices()[0], step_times.make_data()
-    splits = [SlowRows((s.x, s.y)) for s in (arrays.train, arrays.test)]
-    read = hj.data.from_source(*splits, num_classes=arrays.num_classes)
+    arrays = step_times.make_data()
     strategy = hj.async_sgd(batch_size=step_times.BATCH, learning_rate=1e-6)
-    machine = hj.local_machine([device], step_mode="dispatch")
-    width = step_times.width_for(STEP_MS, device)
-    contenders = {}
-    for name, data in (("read", read), ("in_memory", arrays)):
-        task = hj.classification(hj.models.mlp(hidden=width), data)
-        session = turns.session(task, data, machine)
-        contenders[name] = turns.trained(session, strategy)
+    machine = hj.local_machine([jax.devices()[0]], step_mode="dispatch")
+
+    def contender(data: hj.data.Dataset) -> turns.Contender:
+        task = hj.classification(hj.models.mlp(hidden=HIDDEN), data)
+        return turns.trained(turns.session(task, data, machine), strategy)
+
+    in_memory = contender(arrays)
+    seconds = turns.usual_gap(in_memory(FLAGS.seconds), 1)
+    splits = [SlowRows((s.x, s.y), seconds) for s in (arrays.train, arrays.test)]
+    read = hj.data.from_source(*splits, num_classes=arrays.num_classes)
+    contenders = {"read": contender(read), "in_memory": in_memory}
     found = turns.in_turn(contenders, FLAGS.seconds, 3, "source", window=1)
     return {f"source_{name}_s": median(times) for name, times in found.items()}
 
