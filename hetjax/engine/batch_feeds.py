@@ -39,8 +39,12 @@ class Fed(NamedTuple):
 class HostFeed:
     """Gathers batches on the host."""
 
-    def __init__(self, job: Job):
-        """Batches are padded, unless that would change statistics or losses."""
+    def __init__(self, job: Job, device: Device | None = None):
+        """Batches are padded, unless that would change statistics or losses.
+
+        With a device, it has the weights of dense batches: they are sent once.
+        """
+        self._device = device
         self._train, self._buckets = job.train, job.buckets
         self._exact = job.programs.exact
         self._dense = not job.train.sparse
@@ -48,7 +52,7 @@ class HostFeed:
         self._plain = all(type(column) is np.ndarray for column in columns)
         self._row_bytes = row_bytes(job.train.x)
         # of dense batches of n examples: padded size, weights, and count
-        self._of_size: dict[int, tuple[int, np.ndarray, np.float32]] = {}
+        self._of_size: dict[int, tuple[int, Any, Any]] = {}
 
     def num_bytes(self, rows: Rows) -> int:
         """Return the bytes of the batches of all steps, without sparse inputs."""
@@ -94,10 +98,12 @@ class HostFeed:
             return x.take(rows, axis=0), y.take(rows, axis=0)
         return gather_rows((x, y), rows)
 
-    def _size(self, n: int) -> tuple[int, np.ndarray, np.float32]:
+    def _size(self, n: int) -> tuple[int, Any, Any]:
         size = bucket_of(self._buckets, n, exact=self._exact).size
-        weight = (np.arange(size) < n).astype(np.float32)
-        return self._of_size.setdefault(n, (size, weight, np.float32(n)))
+        weight, count = (np.arange(size) < n).astype(np.float32), np.float32(n)
+        if self._device is not None:
+            weight, count = jax.device_put((weight, count), self._device)
+        return self._of_size.setdefault(n, (size, weight, count))
 
     def _fed(self, batch: Batch, size: int, n: int) -> Fed:
         if self._dense:
@@ -149,5 +155,5 @@ class DeviceFeed:
 def feed_for(job: Job, device: Device | None) -> HostFeed | DeviceFeed:
     """Return the feed of a job's training split for a device."""
     if is_host(device) or not fits(job.train, device):
-        return HostFeed(job)
+        return HostFeed(job, device)
     return DeviceFeed(job, rows_on(job, device))

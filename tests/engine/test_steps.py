@@ -44,6 +44,12 @@ def test_batches_gathered_at_once_equal_those_of_each_step(at_once, exact, monke
     chex.assert_trees_all_equal(found, expected)
     assert [b.x.shape for b in found] == [b.x.shape for b in expected]
     chex.assert_trees_all_equal([feed.one(r).data for r in rows], expected)
+    device = jax.devices()[1]
+    sent = HostFeed(job, device)
+    sent._exact = exact
+    found = [fed.data for fed in sent.one_by_one(rows)]
+    chex.assert_trees_all_equal(found, expected)
+    assert {x.device for b in found for x in (b.weight, b.count)} == {device}
 
 
 def outcome_of(job, feed, how, steps, size=4):
