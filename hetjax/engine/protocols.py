@@ -179,6 +179,6 @@ class Runtime(NamedTuple):
     coordination: Coordination = Coordination()
     notes: Mapping[str, str] = {}  # for the history: `placement`, `played`
     checkpoints: CheckpointSupport | None = None  # None: runs cannot be checkpointed
-    # called with what `Examples.expect` returns, which is for the thread that has the
-    # loop's turns; None: nothing is drawn before it is asked for
+    # called with a function for the thread that has the loop's turns: it draws the round
+    # that is expected next, and returns (worker, rows), or None
     expect: Callable[[Callable[[], Any]], None] | None = None
