@@ -18,6 +18,7 @@ HOST = (
     "hetjax.sampling",
     "hetjax.engine.capabilities",
     "hetjax.engine.drawn_examples",
+    "hetjax.engine.expected_draws",
     "hetjax.engine.protocols",
     "hetjax.engine.decisions",
     "hetjax.engine.launched_merge",

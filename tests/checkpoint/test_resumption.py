@@ -246,7 +246,7 @@ FIXED = {  # attributes of parts that do not change during a run
     "Ledger": {"_topology", "_above", "_workers", "_overwrites", "_accrues"},
     "ModelVersions": set(),
     "Losses": set(),
-    "Examples": {"_sampler", "_workers", "_nonzeros"},
+    "Examples": {"_sampler", "_workers", "_nonzeros", "_expected"},
     "TapeWriter": {
         *("_policy", "_clock", "_topology", "_num_examples", "_num_held_out"),
         *("_learning_rate", "_traits", "_stops_if_lost", "_stopped"),
