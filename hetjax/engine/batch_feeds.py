@@ -5,6 +5,7 @@ gathers batches and sends them. A CPU is the host: there, dense batches that the
 gathers are faster.
 """
 
+import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import jax
 import numpy as np
 
 from hetjax.data.batching import Batch, Bucket, bucket_of, make_batch, repeated
-from hetjax.data.columns import UNCOPIED, gather_rows, row_bytes
+from hetjax.data.columns import UNCOPIED, gather_rows, row_bytes, sparse_leaves
 from hetjax.data.device_rows import DeviceRows
 from hetjax.data.uneven import make_batches
 from hetjax.engine.device_data import fits, rows_on
@@ -51,12 +52,14 @@ class HostFeed:
         columns = job.train.x, job.train.y
         self._plain = all(type(column) is np.ndarray for column in columns)
         self._row_bytes = row_bytes(job.train.x)
+        stored = (x.data.nbytes + x.indices.nbytes for x in sparse_leaves(job.train.x))
+        self._mean_bytes = self._row_bytes + sum(stored) / len(job.train)
         # of dense batches of n examples: padded size, weights, and count
         self._of_size: dict[int, tuple[int, Any, Any]] = {}
 
     def num_bytes(self, rows: Rows) -> int:
-        """Return the bytes of the batches of all steps, without sparse inputs."""
-        return len(rows) * len(rows[0]) * self._row_bytes
+        """Return about how many bytes the inputs of all steps have."""
+        return math.ceil(len(rows) * len(rows[0]) * self._mean_bytes)
 
     def together(self, rows: Rows) -> Fed:
         """Return the batches of all steps, [steps, ...]."""

@@ -1,7 +1,7 @@
 """The sampler of a run: draws examples and observes losses (host).
 
-On real devices, examples are drawn before they are asked for, where they can be
-expected (`hetjax.engine.expected_draws`).
+On threads, examples may be drawn before they are asked for, where they can be expected
+(`hetjax.engine.expected_draws`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 
 from hetjax.checkpointable import Checkpointable
-from hetjax.engine.expected_draws import Draw, ExpectedDraws, RoundRows
+from hetjax.engine.expected_draws import (
+    Draw,
+    ExpectedDraws,
+    RoundRows,
+    holds_generator,
+)
 from hetjax.engine.protocols import RoundResult
 from hetjax.machine.types import LocalRound, WorkerInfo
 from hetjax.sampling.types import Sampler
@@ -45,23 +50,25 @@ class Examples(Checkpointable):
             found = expected.take(self._state, worker, local_round)
         if found is None:
             found = self._draw(self._state, worker, local_round)
+            if found.after is self._state:  # perhaps each draw changes it
+                self._expected = None
         self._state, rows, nonzeros = found
         return rows, nonzeros
 
-    def expect(self, *, in_order: bool) -> Callable[[], tuple[int, RoundRows] | None]:
-        """Expect rounds from now on; return a function that draws the next one.
+    def expect(self) -> Callable[[int], RoundRows | None]:
+        """Expect the same rounds, in the same order, from now on.
 
-        It returns the worker that is expected to begin the round, and the rows; None if
-        no further round can be expected. `in_order`: whether workers begin their rounds
-        in the same order every time.
+        Return a function that draws a worker's next round and returns its rows; None if
+        it cannot be expected.
         """
-        if self._sampler.observe is not None:  # the draw depends on losses until then
-            return lambda: None
-        one_stream = self._sampler.one_stream
-        self._expected = expected = ExpectedDraws(
-            self._draw, one_stream=one_stream, in_order=in_order
-        )
-        return lambda: expected.draw_next(self._state)
+        # draws may depend on losses that are observed until then, or change the state
+        if self._sampler.observe is None and not holds_generator(self._state):
+            self._expected = ExpectedDraws()
+        return self._expected_rows
+
+    def _expected_rows(self, worker: int) -> RoundRows | None:
+        expected = self._expected
+        return expected and expected.rows_of(worker, self._state, self._draw)
 
     def _draw(self, state: Any, worker: int, local_round: LocalRound) -> Draw:
         """Draw from a state of the sampler."""

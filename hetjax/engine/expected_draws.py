@@ -1,16 +1,15 @@
 """Draws that are made before they are asked for (host world).
 
-While devices compute, the rows of the local rounds that are expected next can be drawn,
-and their batches gathered. A sampler is pure functions on its state, so that a draw
-that turns out to be wrong is dropped, and nothing has happened: which rows a round has
-never depends on what was expected.
+While devices compute, the rows of the next local rounds can be drawn, and their batches
+gathered, where workers begin their rounds in the same order every time. A sampler is
+pure functions on its state, so that a draw that turns out to be wrong is dropped, and
+nothing has happened: which rows a round has never depends on what was expected.
 """
 
-import math
-import time
+import dataclasses
+import random
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,12 @@ import numpy as np
 from hetjax.machine.types import LocalRound
 
 LONGEST_PAUSE = 64  # rounds
+_GENERATORS = (
+    np.random.Generator,
+    np.random.BitGenerator,
+    np.random.RandomState,
+    random.Random,
+)
 
 
 class RoundRows(list[np.ndarray]):
@@ -26,7 +31,7 @@ class RoundRows(list[np.ndarray]):
     def __init__(self, rows: Sequence[np.ndarray]):
         """Nothing is gathered yet."""
         super().__init__(rows)
-        self.gathered: Future | None = None  # what a thread gathers for the round
+        self.gathered: Any = None  # what the worker's thread gathered for the round
 
 
 class Draw(NamedTuple):
@@ -35,6 +40,10 @@ class Draw(NamedTuple):
     after: Any  # the sampler's state
     rows: Sequence[np.ndarray]  # of the training split, one array per step
     nonzeros: Sequence[int]  # in the inputs of each step
+
+
+DrawFrom = Callable[[Any, int, LocalRound], Draw]
+"""The draw of (state of the sampler, worker, local round), a pure function."""
 
 
 class _Expected(NamedTuple):
@@ -46,54 +55,31 @@ class _Expected(NamedTuple):
     draw: Draw
 
 
-class _Started(NamedTuple):
-    """The last round of a worker."""
-
-    local_round: LocalRound
-    stamp: float  # [s]
-    period: float  # [s] since the round before; inf for the first one
-
-
 class ExpectedDraws:
-    """Expects that each worker repeats its round after the same time.
+    """Expects that all workers repeat their rounds, in the same order.
 
-    The next rounds are drawn in the expected order. Where another one begins, all of
-    them are dropped, and after each such error the pause before new ones is doubled.
+    Where another round begins, all draws ahead are dropped, and after each such error
+    the pause before new ones is doubled.
     """
 
-    def __init__(
-        self,
-        draw: Callable[[Any, int, LocalRound], Draw],
-        *,
-        one_stream: bool,
-        in_order: bool,
-    ):
-        """`draw(state, worker, local_round)` is pure.
-
-        `one_stream`: whether it ignores its worker; `in_order`: whether workers begin
-        their rounds in the same order every time.
-        """
-        self._draw, self._one_stream, self._in_order = draw, one_stream, in_order
-        self._started: dict[int, _Started] = {}  # by worker; the latest is the last
+    def __init__(self):
+        """Nothing is expected yet."""
+        # the last round of each worker; the latest one is the last
+        self._rounds: dict[int, LocalRound] = {}
         self._expected: deque[_Expected] = deque()
-        self._due: dict[int, float] = {}  # [s] when the next round is expected
         self._errors = self._pause = 0
 
     def take(self, state: Any, worker: int, local_round: LocalRound) -> Draw | None:
         """Note that a round begins; return its draw if it was expected."""
-        now, before = time.perf_counter(), self._started.pop(worker, None)
-        period = math.inf if before is None else now - before.stamp
-        self._started[worker] = _Started(local_round, now, period)
+        self._rounds.pop(worker, None)
+        self._rounds[worker] = local_round
         self._pause = max(0, self._pause - 1)
         if not self._expected:
             return None
         found = self._expected.popleft()
-        size, expected = local_round.size, found.local_round
-        if (
-            found.before is state
-            and (expected.size, expected.examples) == (size, local_round.examples)
-            and (self._one_stream or found.worker == worker)
-        ):
+        same = found.local_round.size == local_round.size
+        same = same and found.local_round.examples == local_round.examples
+        if same and found.worker == worker and found.before is state:
             self._errors = 0
             return found.draw
         self._expected.clear()
@@ -103,38 +89,43 @@ class ExpectedDraws:
 
     def forget(self, worker: int) -> None:
         """Expect no further round of a worker."""
-        self._started.pop(worker, None)
+        self._rounds.pop(worker, None)
         self._expected.clear()
 
-    def draw_next(self, state: Any) -> tuple[int, RoundRows] | None:
-        """Draw what is expected next; return its worker and rows.
+    def rows_of(self, worker: int, state: Any, draw_from: DrawFrom) -> RoundRows | None:
+        """Return the rows of a worker's next round; None if none is expected.
 
-        None if nothing is expected, or all workers have their next draws.
+        All rounds that are expected before it are drawn too.
         """
-        if self._pause or len(self._expected) >= len(self._started):
+        if self._pause:
             return None
-        worker = self._next_worker()
-        if worker is None:
-            return None
-        before = self._expected[-1].draw.after if self._expected else state
-        local_round = self._started[worker].local_round
-        try:
-            draw = self._draw(before, worker, local_round)
-        except Exception:  # it will be raised for the round itself, if there is one
-            return None
-        rows = RoundRows(draw.rows)
-        draw = draw._replace(rows=rows)
-        self._expected.append(_Expected(worker, local_round, before, draw))
-        return worker, rows
+        for expected in self._expected:
+            if expected.worker == worker:
+                return expected.draw.rows  # pyright: ignore
+        for following in list(self._rounds)[len(self._expected) :]:
+            before = self._expected[-1].draw.after if self._expected else state
+            local_round = self._rounds[following]
+            try:
+                draw = draw_from(before, following, local_round)
+            except Exception:  # it will be raised for the round itself, if there is one
+                return None
+            rows = RoundRows(draw.rows)
+            draw = draw._replace(rows=rows)
+            self._expected.append(_Expected(following, local_round, before, draw))
+            if following == worker:
+                return rows
+        return None
 
-    def _next_worker(self) -> int | None:
-        """Return the worker whose round follows those that are expected already."""
-        if self._in_order:
-            return list(self._started)[len(self._expected)]
-        if not self._expected:
-            self._due = {k: s.stamp + s.period for k, s in self._started.items()}
-        worker = min(self._due, key=lambda k: self._due[k], default=None)
-        if worker is None or self._due[worker] == math.inf:
-            return None
-        self._due[worker] += self._started[worker].period
-        return worker
+
+def holds_generator(state: Any) -> bool:
+    """Whether a sampler's state holds a random generator, which each draw changes."""
+    if isinstance(state, _GENERATORS):
+        return True
+    parts: Any = ()
+    if isinstance(state, Mapping):
+        parts = state.values()
+    elif isinstance(state, tuple | list | set):
+        parts = state
+    elif dataclasses.is_dataclass(state):
+        parts = vars(state).values()
+    return any(map(holds_generator, parts))

@@ -75,7 +75,7 @@ class Loop:
         self._unrecorded: deque[tuple[Any, ...]] | None = None
         self._began = time.perf_counter()
         self._rollback: Rollback | None = None  # for a player that plays ahead
-        self._draw_next: Callable[[], tuple[int, RoundRows] | None] = lambda: None
+        self._expected_rows: Callable[[int], RoundRows | None] = lambda worker: None
 
     def run(self) -> History:
         """Train until the last instant, a stop, or Ctrl-C; return the history."""
@@ -138,10 +138,10 @@ class Loop:
             policy=self._policy,
             stopped=lambda: records.history.stopped,  # made below
         )
-        if self._runtime.expect is not None:
-            in_order = self._policy.bulk_synchronous
-            self._draw_next = self._writer.examples.expect(in_order=in_order)
-            self._runtime.expect(self._expected)
+        in_order = self._policy.bulk_synchronous or len(self._clock.workers) == 1
+        if self._runtime.expect is not None and in_order:
+            self._expected_rows = self._writer.examples.expect()
+            self._runtime.expect(self._draw_ahead)
         ledger = self._writer.ledger
         self._records = records = RunRecords(
             strategy, job, self._runtime, ledger, self._on_eval
@@ -231,15 +231,15 @@ class Loop:
             rollback.handled()
         return True
 
-    def _expected(self) -> tuple[int, RoundRows] | None:
-        """Draw the round that is expected next, if nothing can be recorded meanwhile.
+    def _draw_ahead(self, worker: int) -> RoundRows | None:
+        """Draw the next round of a worker, if nothing can be recorded meanwhile.
 
         To record a merge is to wait for it.
         """
         launched = self._writer.launched
         if self._unrecorded and all(merge.is_done for _, merge in launched):
             return None
-        return self._draw_next()
+        return self._expected_rows(worker)
 
     # -- what is written ---------------------------------------------------------------
 

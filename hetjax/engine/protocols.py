@@ -179,6 +179,6 @@ class Runtime(NamedTuple):
     coordination: Coordination = Coordination()
     notes: Mapping[str, str] = {}  # for the history: `placement`, `played`
     checkpoints: CheckpointSupport | None = None  # None: runs cannot be checkpointed
-    # called with a function for the thread that has the loop's turns: it draws the round
-    # that is expected next, and returns (worker, rows), or None
-    expect: Callable[[Callable[[], Any]], None] | None = None
+    # called with a function for the thread that has the loop's turns: it returns the
+    # rows of the round that a worker is expected to begin next, or None
+    expect: Callable[[Callable[[int], Any]], None] | None = None

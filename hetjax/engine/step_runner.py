@@ -249,36 +249,32 @@ class StepRunner:
         return self._feeds[device]
 
     def gather(self, rows: RoundRows, step_mode: str, device: Device) -> None:
-        """Gather the batches of a round that is expected, and send the first ones.
+        """Gather the batches of a worker's next round, and send the first ones.
 
-        `run` receives them through `rows.gathered`. Nothing is gathered for a device
-        that had no round yet, for a group, or beyond MOST_AHEAD bytes.
+        They are for `run`, in `rows.gathered`. Nothing is gathered if the inputs of the
+        first program have more than MOST_AHEAD bytes.
         """
-        promise, found = rows.gathered, None
-        assert promise is not None  # somebody may wait for it already
-        how, feed = _mode_of(step_mode, len(rows)), self._feeds.get(device)
+        how, feed = _mode_of(step_mode, len(rows)), self._feed(device)
+        first = rows[:1] if how == "dispatch" else rows
+        if not rows or feed.num_bytes(first) > MOST_AHEAD:
+            return
+        batches = self._gathered(rows, how, device)
         try:
-            if (rows and feed is not None and step_mode != "vmapped") and (
-                how == "dispatch" or feed.num_bytes(rows) <= MOST_AHEAD
-            ):
-                batches = self._gathered(rows, how, device)
-                first = next(batches)
-                if not is_host(device):
-                    first = first._replace(data=jax.device_put(first.data, device))
-                found = how, device, chain((first,), batches)
+            fed = next(batches)
+            if not is_host(device):
+                fed = fed._replace(data=jax.device_put(fed.data, device))
         except Exception:  # `run` will raise it, if there is such a round
-            found = None
-        finally:
-            promise.set_result(found)
+            return
+        rows.gathered = how, device, chain((fed,), batches)
 
     def _batches(
         self, rows: Sequence[np.ndarray], how: str, device: Device | None
     ) -> Iterator[Fed]:
         """Return the batches of a round, which may be gathered already."""
         if isinstance(rows, RoundRows) and rows.gathered is not None:
-            found, rows.gathered = rows.gathered.result(), None
-            if found is not None and found[:2] == (how, device):
-                return found[2]
+            (*of, batches), rows.gathered = rows.gathered, None
+            if of == [how, device]:
+                return batches
         return self._gathered(rows, how, device)
 
     def _gathered(

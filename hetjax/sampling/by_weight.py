@@ -36,4 +36,4 @@ def by_weight(weights: Sequence[float] | np.ndarray) -> Sampler:
         half = halves[rng.integers(2)]
         return state._replace(draws=state.draws + 1), rng.choice(half, n)
 
-    return Sampler(init, draw, one_stream=True)
+    return Sampler(init, draw)

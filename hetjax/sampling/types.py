@@ -18,8 +18,6 @@ class Sampler(NamedTuple):
     rows(state, worker) -> all rows that a worker will ever draw; None if any row may be
     for_workers(state, workers) -> the state of a run that continues with other workers;
         None if sampling has to start again for them
-    one_stream: whether all workers draw in turn from one stream, so that `draw` ignores
-        its worker
     """
 
     init: Callable[[tuple[WorkerInfo, ...], int, int], Any]
@@ -28,4 +26,3 @@ class Sampler(NamedTuple):
     share: Callable[[Any], np.ndarray] | None = None
     for_workers: Callable[[Any, tuple[WorkerInfo, ...]], Any] | None = None
     rows: Callable[[Any, int], np.ndarray] | None = None
-    one_stream: bool = False

@@ -58,9 +58,7 @@ def uniform(order: Order = "shuffled") -> Sampler:
             state.seed, epoch, _make_pass(order, state.seed, epoch, total), 0
         )
 
-    return Sampler(
-        init, draw, for_workers=lambda state, workers: state, one_stream=True
-    )
+    return Sampler(init, draw, for_workers=lambda state, workers: state)
 
 
 def _make_pass(order: str, seed: int, epoch: int, n: int) -> np.ndarray:

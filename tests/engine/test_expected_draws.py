@@ -1,5 +1,9 @@
 """Draws ahead: they save time, and change nothing."""
 
+import dataclasses
+import itertools
+from types import SimpleNamespace
+
 import chex
 import jax
 import numpy as np
@@ -9,7 +13,7 @@ from hypothesis import strategies as st
 from real_runs import DATA, TASK, assert_replays, merged, real
 
 import hetjax as hj
-from hetjax.engine import expected_draws, step_runner
+from hetjax.engine import step_runner
 from hetjax.engine.drawn_examples import Examples
 from hetjax.engine.expected_draws import LONGEST_PAUSE, RoundRows
 from hetjax.engine.player_parts import Assignment
@@ -36,33 +40,24 @@ def examples_of(sampler):
     return Examples(sampler, INFOS, N, 0, lambda rows: [int(r.sum()) for r in rows])
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """A list whose entry is the time."""
-    now = [0.0]
-    monkeypatch.setattr(expected_draws.time, "perf_counter", lambda: now[0])
-    return now
-
-
 rounds = st.builds(LocalRound, st.integers(0, 3), st.sampled_from([3, 3, 3, 4]))
 requests = st.one_of(
     st.tuples(st.just("draw"), st.integers(0, WORKERS - 1), rounds),
-    st.tuples(st.just("ahead")),
-    st.tuples(st.just("ahead")),
+    st.tuples(st.just("ahead"), st.integers(0, WORKERS - 1)),
+    st.tuples(st.just("ahead"), st.integers(0, WORKERS - 1)),
     st.tuples(st.just("discard"), st.integers(0, WORKERS - 1)),
     st.tuples(st.just("load")),
 )
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("in_order", [False, True])
 @given(st.lists(requests, max_size=40))
-def test_rounds_have_the_rows_that_they_would_have_anyway(name, in_order, wanted):
+def test_rounds_have_the_rows_that_they_would_have_anyway(name, wanted):
     plain, expecting = examples_of(SAMPLERS[name]), examples_of(SAMPLERS[name])
-    ahead, saved = expecting.expect(in_order=in_order), plain.save()
+    ahead, saved = expecting.expect(), plain.save()
     for what, *about in wanted:
         if what == "ahead":
-            ahead()
+            ahead(*about)
         elif what == "load":
             expecting.load(saved), plain.load(saved)
         elif what == "discard":
@@ -79,51 +74,40 @@ def expected(draws, examples):
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_rounds_in_the_same_order_are_all_expected(name, clock):
-    """Also those of workers of unlike sizes, as long as these stay."""
+def test_rounds_in_the_same_order_are_all_expected(name):
+    """Also of unlike sizes, whichever worker asks first."""
     examples = examples_of(SAMPLERS[name])
-    ahead = examples.expect(in_order=True)
+    ahead = examples.expect()
     rounds = [(k, LocalRound(1, 2 + k)) for k in range(WORKERS)]
     assert expected(rounds, examples) == [False] * 3
-    for _ in range(4):
-        assert [ahead() is not None for _ in range(5)] == [True] * 3 + [False] * 2
-        assert expected(rounds, examples) == [True] * 3
+    for order in itertools.permutations(range(WORKERS)):
+        rows = {k: ahead(k) for k in order}
+        assert [len(rows[k][0]) for k in range(WORKERS)] == [2, 3, 4]
+        assert all(ahead(k) is rows[k] for k in order)
+        for k, local_round in rounds:
+            assert examples.draw(k, local_round)[0] is rows[k]
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_workers_of_unlike_speeds_are_expected_by_their_times(name, clock):
-    """Worker 0 begins a round every second, and worker 1 every 2.5 s."""
-    examples, found = examples_of(SAMPLERS[name]), []
-    ahead = examples.expect(in_order=False)
-    begins = sorted(
-        [(float(t), 0) for t in range(20)] + [(2.5 * t, 1) for t in range(8)]
-    )
-    for now, worker in begins:
-        clock[0] = now
-        found += expected([(worker, LocalRound(1, 2 + worker))], examples)
-        while ahead():
-            pass
-    assert not any(found[:2])
-    assert sum(found) > len(found) // 2
+def test_a_worker_that_is_lost_is_not_expected():
+    examples = examples_of(uniform())
+    ahead = examples.expect()
+    rounds = [(k, ROUND) for k in range(WORKERS)]
+    expected(rounds, examples)
+    assert ahead(2) is not None
+    examples.discard(1)
+    assert ahead(1) is None
+    assert ahead(2) is not None
+    assert expected([(0, ROUND), (2, ROUND)], examples) == [True, True]
 
 
-def test_all_workers_of_one_stream_may_take_a_round_of_the_same_size(clock):
-    for name, any_worker in (("shuffled", True), ("sharded", False)):
-        examples = examples_of(SAMPLERS[name])
-        ahead = examples.expect(in_order=True)
-        expected([(0, ROUND), (1, ROUND)], examples)
-        assert ahead()[0] == 0
-        assert expected([(1, ROUND)], examples) == [any_worker]
-
-
-def test_after_errors_there_is_a_pause_that_doubles(clock):
+def test_after_errors_there_is_a_pause_that_doubles():
     """Until a round was expected rightly."""
     examples = examples_of(uniform())
-    ahead = examples.expect(in_order=True)
+    ahead = examples.expect()
 
     def drew(size):
         examples.draw(0, LocalRound(1, size))
-        return ahead() is not None
+        return ahead(0) is not None
 
     tried = [k for k in range(400) if drew(1 + k % 7)]
     pauses = np.diff(tried) - 1
@@ -138,21 +122,57 @@ def test_a_sampler_that_sees_losses_is_not_asked_ahead():
     """What it draws depends on them."""
     sampler = uniform()._replace(observe=lambda state, worker, rows, losses: state)
     examples = examples_of(sampler)
-    ahead = examples.expect(in_order=True)
+    ahead = examples.expect()
     expected([(0, ROUND)] * 3, examples)
-    assert ahead() is None
+    assert ahead(0) is None
 
 
-def test_an_error_of_a_draw_ahead_is_raised_for_the_round_itself(clock):
+@dataclasses.dataclass
+class Counted:
+    rng: np.random.Generator
+    draws: int = 0
+
+
+IMPURE = {  # (init, draw)
+    "generator": (
+        lambda *job: np.random.default_rng(0),
+        lambda rng, worker, n: (rng, rng.integers(N, size=n)),
+    ),
+    "within": (
+        lambda *job: {"parts": [Counted(np.random.default_rng(0))]},
+        lambda state, worker, n: (
+            dict(state),
+            state["parts"][0].rng.integers(N, size=n),
+        ),
+    ),
+    "hidden": (
+        lambda *job: SimpleNamespace(rng=np.random.default_rng(0)),
+        lambda state, worker, n: (state, state.rng.integers(N, size=n)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IMPURE)
+def test_a_sampler_that_changes_its_state_is_not_asked_ahead(name):
+    """Its draws, and what a checkpoint holds, are those of the rounds so far."""
+    init, draw = IMPURE[name]
+    plain, examples = (examples_of(Sampler(init, draw)) for _ in range(2))
+    ahead = examples.expect()
+    for _ in range(4):
+        assert ahead(0) is None
+        chex.assert_trees_all_equal(examples.draw(0, ROUND), plain.draw(0, ROUND))
+
+
+def test_an_error_of_a_draw_ahead_is_raised_for_the_round_itself():
     def draw(state, worker, n):
         if state == 2:
             raise RuntimeError("no more examples")
         return state + 1, np.arange(n)
 
     examples = examples_of(Sampler(lambda *job: 0, draw))
-    ahead = examples.expect(in_order=True)
+    ahead = examples.expect()
     expected([(0, ROUND)] * 2, examples)
-    assert ahead() is None
+    assert ahead(0) is None
     with pytest.raises(RuntimeError, match="no more examples"):
         examples.draw(0, ROUND)
 
@@ -189,12 +209,9 @@ def test_gathered_batches_give_the_same_round(mode, steps, case, job, monkeypatc
         monkeypatch.setattr(step_runner, "MOST_AHEAD", 3)
     for ahead in (False, True):
         runner, replica = runner_and_replica(job)
-        for one in (device, other):  # they had rounds before
-            runner._feed(one)
         calls.clear()
         rows = RoundRows(rows_of(steps)) if ahead else rows_of(steps)
         if ahead:
-            rows.gathered = expected_draws.Future()
             how = {"fused": "dispatch"}.get(mode, "fused")
             chosen = how if case == "other mode" else mode
             runner.gather(rows, chosen, other if case == "other device" else device)
@@ -212,9 +229,7 @@ def test_gathered_batches_give_the_same_round(mode, steps, case, job, monkeypatc
 def test_what_cannot_be_gathered_ahead_fails_in_the_round(job, monkeypatch):
     runner, replica = runner_and_replica(job)
     device = jax.devices()[0]
-    runner._feed(device)
     rows = RoundRows([np.array([0, 1, 2, 10**6])])
-    rows.gathered = expected_draws.Future()
     runner.gather(rows, "dispatch", device)
     with pytest.raises(IndexError):
         runner.run(Assignment(0, replica, rows, np.float32(0.1), 0), device=device)
@@ -228,29 +243,29 @@ def job():
     return session.job("local_sgd", STRATEGY, 0)
 
 
-RUNS = {
-    "one worker": (hj.async_sgd(batch_size=4, learning_rate=0.05), 1),
-    "arrivals": (hj.async_sgd(batch_size=4, learning_rate=0.05), 3),
-    "rounds": (hj.local_sgd(batch_size=4, learning_rate=0.05, local_steps=2), 3),
+RUNS = {  # strategy, workers, whether rounds can be expected
+    "one worker": (hj.async_sgd(batch_size=4, learning_rate=0.05), 1, True),
+    "arrivals": (hj.async_sgd(batch_size=4, learning_rate=0.05), 3, False),
+    "rounds": (hj.local_sgd(batch_size=4, learning_rate=0.05, local_steps=2), 3, True),
 }
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_real_workers_gather_while_they_compute(name, monkeypatch):
     """Their trace replays to the same bits without that."""
-    strategy, number = RUNS[name]
+    strategy, number, expected = RUNS[name]
     taken = []
     batches = StepRunner._batches
 
     def seen(self, rows, how, device):
-        promise = getattr(rows, "gathered", None)
-        taken.append(promise is not None and promise.result() is not None)
+        gathered = getattr(rows, "gathered", None)
+        taken.append(gathered is not None)
         return batches(self, rows, how, device)
 
     monkeypatch.setattr(StepRunner, "_batches", seen)
     monkeypatch.setattr(RoundOutcome, "done", False)  # they always seem to compute
     machine = hj.local_machine([f"cpu:{k}" for k in range(number)])
     history = real(strategy, machine, until=(merged,) * 60)
-    assert any(taken)
+    assert any(taken) == expected
     monkeypatch.undo()
     assert_replays(history, strategy)

@@ -3,10 +3,11 @@
 A thread runs assignments on its worker's device and reports their times. Then it takes
 the loop's next turns itself, one thread at a time, until it has a new assignment: no
 other thread has to be woken between an arrival and the worker's next local round. It
-launches the assignment at once, and takes more turns (in which the loop records what
-happened) while the device computes. The caller's thread handles the rest: timers,
-deadlines, workers that join, the end of the run. Threads that are stuck in native code
-(they are daemons) are named in the history.
+launches the assignment at once. While the device computes, it takes more turns, in
+which the loop records what happened, and gathers the batches of its next round, if that
+can be expected. The caller's thread handles the rest: timers, deadlines, workers that
+join, the end of the run. Threads that are stuck in native code (they are daemons) are
+named in the history.
 """
 
 import queue
@@ -14,7 +15,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -29,9 +29,9 @@ from hetjax.runtimes.real.wall_clock import WallClock
 from hetjax.runtimes.real.worker_reports import Completion
 
 POLL = 0.05  # [s] after which a thread that waits for another sees that it is cancelled
-SHORT = 5e-4  # [s] after which it looks again whether its round is computed
+SHORT = 5e-4  # [s] that a thread waits for another's turns, to draw ahead
 END = 5.0  # [s] that threads may take to end, on top of their usual remaining time
-DrawNext = Callable[[], tuple[int, RoundRows] | None]
+DrawAhead = Callable[[int], RoundRows | None]
 _TURN: list[Assignment] = []  # in a thread's queue: take the loop's turns
 
 
@@ -64,11 +64,11 @@ class ThreadExecutor:
         self._idle: set[_WorkerThread] = set()  # threads that may take them
         self._take_turns: TakeTurns | None = None  # None when the run is over
         self._raised: BaseException | None = None
-        self._draw_next: DrawNext = lambda: None
+        self._draw_ahead: DrawAhead | None = None
 
-    def expect(self, draw_next: DrawNext) -> None:
+    def expect(self, draw_ahead: DrawAhead) -> None:
         """Gather what is expected next while devices compute."""
-        self._draw_next = draw_next
+        self._draw_ahead = draw_ahead
 
     def slow(self, worker: int, factor: float) -> None:
         """Make a worker's steps take `factor` times as long as at the start."""
@@ -89,7 +89,6 @@ class ThreadExecutor:
         finally:  # also if a second Ctrl-C ends the wait
             with self._turns:
                 self._take_turns = None
-                self._draw_next = lambda: None
         if self._raised is not None:
             raise self._raised
 
@@ -156,29 +155,27 @@ class ThreadExecutor:
             thread, lambda: self._should_pass_on() or all(o.done for o in launched)
         )
 
-    def gather_ahead(self, launched: Sequence[RoundOutcome]) -> None:
-        """Gather batches of rounds that are expected until these are computed."""
-        while not all(o.done for o in launched):
-            if not self._turns.acquire(timeout=SHORT):
-                continue  # another thread takes turns
-            expected = self._draw_ahead()
-            if expected is None:
-                return
-            worker, rows = expected
-            to = self.workers[worker]
-            self.steps.gather(rows, to.step_mode, to.device)
+    def gather_ahead(
+        self, thread: "_WorkerThread", launched: Sequence[RoundOutcome]
+    ) -> None:
+        """Gather the batches of the thread's next round while these are computed.
 
-    def _draw_ahead(self) -> tuple[int, RoundRows] | None:
-        """Draw the next round that is expected; release the right to take turns."""
+        Its present round is reported afterwards, as if it had lasted that long: reading
+        that takes longer than the steps is still a part of the rounds.
+        """
+        draw_ahead, worker = self._draw_ahead, self.workers[thread.worker]
+        if draw_ahead is None or thread.cancelled or worker.step_mode == "vmapped":
+            return
+        if all(o.done for o in launched) or not self._turns.acquire(timeout=SHORT):
+            return
         try:
             over = self._take_turns is None or self._raised is not None
-            expected = None if over else self._draw_next()
-            if expected is not None:  # known before the round can begin
-                expected[1].gathered = Future()
+            rows = None if over else draw_ahead(thread.worker)
         finally:
             self._turns.release()
         self._pass_on()
-        return expected
+        if rows is not None and rows.gathered is None:
+            self.steps.gather(rows, worker.step_mode, worker.device)
 
     def _try_turns(self, thread: "_WorkerThread", yields: Callable[[], bool]) -> None:
         """Take turns, unless another thread takes them."""
@@ -267,6 +264,7 @@ class ThreadExecutor:
 
     def close(self) -> list[int]:
         """End all threads; return the workers whose threads did not end."""
+        self._draw_ahead = None
         threads = [*self._discarded, *self._threads.values()]
         for thread in threads:
             thread.cancel()
@@ -349,9 +347,9 @@ class _WorkerThread(threading.Thread):
         thread compiled a merge.
         """
         before = self._compilations.own_seconds
-        self._executor.gather_ahead(launched)
+        self._executor.gather_ahead(self, launched)
         self._executor.run_turns_during(self, launched)
-        self._executor.gather_ahead(launched)
+        self._executor.gather_ahead(self, launched)
         compiled = self._compilations.own_seconds - before
         return compiled if all(outcome.done for outcome in launched) else 0.0
 
