@@ -40,7 +40,8 @@ def examples_of(sampler):
     return Examples(sampler, INFOS, N, 0, lambda rows: [int(r.sum()) for r in rows])
 
 
-rounds = st.builds(LocalRound, st.integers(0, 3), st.sampled_from([3, 3, 3, 4]))
+SIZES = [(2, 3)] * 4 + [(0, 3), (1, 3), (4, 3), (3, 4)]
+rounds = st.sampled_from([LocalRound(*steps_and_size) for steps_and_size in SIZES])
 requests = st.one_of(
     st.tuples(st.just("draw"), st.integers(0, WORKERS - 1), rounds),
     st.tuples(st.just("ahead"), st.integers(0, WORKERS - 1)),
@@ -86,6 +87,25 @@ def test_rounds_in_the_same_order_are_all_expected(name):
         assert all(ahead(k) is rows[k] for k in order)
         for k, local_round in rounds:
             assert examples.draw(k, local_round)[0] is rows[k]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    "begun", [(1, (4, 3)), (0, (3, 4)), (0, (2, 3)), (0, (0, 3))], ids=str
+)
+def test_another_round_is_drawn_anew(name, begun):
+    """Of another worker, of other batches, of fewer steps, of none."""
+    plain, examples = (examples_of(SAMPLERS[name]) for _ in range(2))
+    ahead = examples.expect()
+    for worker in (0, 1):
+        plain.draw(worker, LocalRound(4, 3)), examples.draw(worker, LocalRound(4, 3))
+    assert ahead(1) is not None
+    worker, (steps, size) = begun
+    rows, nonzeros = examples.draw(worker, LocalRound(steps, size))
+    assert not isinstance(rows, RoundRows)
+    chex.assert_trees_all_equal(
+        (rows, nonzeros), plain.draw(worker, LocalRound(steps, size))
+    )
 
 
 def test_a_worker_that_is_lost_is_not_expected():
