@@ -43,7 +43,7 @@ from hetjax.tasks import augment
 FLAGS = flags.FLAGS
 PARTS = ("decode", "feed", "run", "source", "augment")
 RATE, BATCH = 1000, 64  # images/s of the device in question; images of a step
-HIDDEN = 16384  # of the MLP of the part "source": a step takes about 10 ms
+HIDDEN = 16384  # of the MLP of the part "source", whose steps take some milliseconds
 SHAPES = {"uint8": (256, 256, 3), "float32": (32, 32, 3)}  # as the readers give them
 
 flags.DEFINE_list("parts", list(PARTS), "parts to measure")
