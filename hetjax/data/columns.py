@@ -109,7 +109,7 @@ def gather_rows(column: Any, index: np.ndarray) -> Any:
 
     def one(leaf: Any) -> np.ndarray:
         if type(leaf) is np.ndarray:  # `take` is twice as fast as indexing
-            return _taken(leaf, index)
+            return taken(leaf, index)
         base, rows, part = leaf, index, None
         if isinstance(leaf, RowsView):
             base, rows, part = leaf.base, leaf.rows[index], leaf.rows
@@ -123,7 +123,7 @@ def gather_rows(column: Any, index: np.ndarray) -> Any:
     return jax.tree.map(one, column)
 
 
-def _taken(array: np.ndarray, index: np.ndarray) -> np.ndarray:
+def taken(array: np.ndarray, index: np.ndarray) -> np.ndarray:
     """The rows of an array; large results are where JAX can use them uncopied."""
     shape = *index.shape, *array.shape[1:]
     num_bytes = math.prod(shape) * array.itemsize

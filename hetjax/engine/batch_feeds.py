@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from hetjax.data.batching import Batch, Bucket, bucket_of, make_batch, repeated
-from hetjax.data.columns import UNCOPIED, gather_rows, row_bytes, sparse_leaves
+from hetjax.data.columns import gather_rows, row_bytes, sparse_leaves, taken
 from hetjax.data.device_rows import DeviceRows
 from hetjax.data.uneven import make_batches
 from hetjax.engine.device_data import fits, rows_on
@@ -97,8 +97,8 @@ class HostFeed:
 
     def _gathered(self, rows: np.ndarray) -> tuple[Any, Any]:
         x, y = self._train.x, self._train.y
-        if self._plain and rows.size * self._row_bytes < UNCOPIED:  # shorter
-            return x.take(rows, axis=0), y.take(rows, axis=0)
+        if self._plain:  # shorter
+            return taken(x, rows), taken(y, rows)
         return gather_rows((x, y), rows)
 
     def _size(self, n: int) -> tuple[int, Any, Any]:

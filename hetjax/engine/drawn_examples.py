@@ -55,18 +55,14 @@ class Examples(Checkpointable):
         self._state, rows, nonzeros = found
         return rows, nonzeros
 
-    def expect(self) -> Callable[[int], RoundRows | None]:
-        """Expect the same rounds, in the same order, from now on.
-
-        Return a function that draws a worker's next round and returns its rows; None if
-        it cannot be expected.
-        """
+    def expect(self) -> None:
+        """Expect the same rounds, in the same order, from now on."""
         # draws may depend on losses that are observed until then, or change the state
         if self._sampler.observe is None and not holds_generator(self._state):
             self._expected = ExpectedDraws()
-        return self._expected_rows
 
-    def _expected_rows(self, worker: int) -> RoundRows | None:
+    def expected_rows(self, worker: int) -> RoundRows | None:
+        """Draw a worker's next round; return its rows, None if it is not expected."""
         expected = self._expected
         return expected and expected.rows_of(worker, self._state, self._draw)
 

@@ -53,6 +53,7 @@ class _Expected(NamedTuple):
     local_round: LocalRound
     before: Any
     draw: Draw
+    rows: RoundRows  # those of the draw
 
 
 class ExpectedDraws:
@@ -77,9 +78,9 @@ class ExpectedDraws:
         if not self._expected:
             return None
         found = self._expected.popleft()
-        same = found.local_round.size == local_round.size
-        same = same and found.local_round.examples == local_round.examples
-        if same and found.worker == worker and found.before is state:
+        drawn = found.local_round
+        fits = (drawn.size, drawn.examples) == (local_round.size, local_round.examples)
+        if fits and found.worker == worker and found.before is state:
             self._errors = 0
             return found.draw
         self._expected.clear()
@@ -101,7 +102,7 @@ class ExpectedDraws:
             return None
         for expected in self._expected:
             if expected.worker == worker:
-                return expected.draw.rows  # pyright: ignore
+                return expected.rows
         for following in list(self._rounds)[len(self._expected) :]:
             before = self._expected[-1].draw.after if self._expected else state
             local_round = self._rounds[following]
@@ -111,7 +112,7 @@ class ExpectedDraws:
                 return None
             rows = RoundRows(draw.rows)
             draw = draw._replace(rows=rows)
-            self._expected.append(_Expected(following, local_round, before, draw))
+            self._expected.append(_Expected(following, local_round, before, draw, rows))
             if following == worker:
                 return rows
         return None

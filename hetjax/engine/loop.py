@@ -75,7 +75,6 @@ class Loop:
         self._unrecorded: deque[tuple[Any, ...]] | None = None
         self._began = time.perf_counter()
         self._rollback: Rollback | None = None  # for a player that plays ahead
-        self._expected_rows: Callable[[int], RoundRows | None] = lambda worker: None
 
     def run(self) -> History:
         """Train until the last instant, a stop, or Ctrl-C; return the history."""
@@ -140,7 +139,7 @@ class Loop:
         )
         in_order = self._policy.bulk_synchronous or len(self._clock.workers) == 1
         if self._runtime.expect is not None and in_order:
-            self._expected_rows = self._writer.examples.expect()
+            self._writer.examples.expect()
             self._runtime.expect(self._draw_ahead)
         ledger = self._writer.ledger
         self._records = records = RunRecords(
@@ -239,7 +238,7 @@ class Loop:
         launched = self._writer.launched
         if self._unrecorded and all(merge.is_done for _, merge in launched):
             return None
-        return self._expected_rows(worker)
+        return self._writer.examples.expected_rows(worker)
 
     # -- what is written ---------------------------------------------------------------
 

@@ -40,6 +40,12 @@ def examples_of(sampler):
     return Examples(sampler, INFOS, N, 0, lambda rows: [int(r.sum()) for r in rows])
 
 
+def expected_by(examples):
+    """Let them expect rounds; the function that draws a worker's next one."""
+    examples.expect()
+    return examples.expected_rows
+
+
 SIZES = [(2, 3)] * 4 + [(0, 3), (1, 3), (4, 3), (3, 4)]
 rounds = st.sampled_from([LocalRound(*steps_and_size) for steps_and_size in SIZES])
 requests = st.one_of(
@@ -55,7 +61,7 @@ requests = st.one_of(
 @given(st.lists(requests, max_size=40))
 def test_rounds_have_the_rows_that_they_would_have_anyway(name, wanted):
     plain, expecting = examples_of(SAMPLERS[name]), examples_of(SAMPLERS[name])
-    ahead, saved = expecting.expect(), plain.save()
+    ahead, saved = expected_by(expecting), plain.save()
     for what, *about in wanted:
         if what == "ahead":
             ahead(*about)
@@ -78,7 +84,7 @@ def expected(draws, examples):
 def test_rounds_in_the_same_order_are_all_expected(name):
     """Also of unlike sizes, whichever worker asks first."""
     examples = examples_of(SAMPLERS[name])
-    ahead = examples.expect()
+    ahead = expected_by(examples)
     rounds = [(k, LocalRound(1, 2 + k)) for k in range(WORKERS)]
     assert expected(rounds, examples) == [False] * 3
     for order in itertools.permutations(range(WORKERS)):
@@ -96,7 +102,7 @@ def test_rounds_in_the_same_order_are_all_expected(name):
 def test_another_round_is_drawn_anew(name, begun):
     """Of another worker, of other batches, of fewer steps, of none."""
     plain, examples = (examples_of(SAMPLERS[name]) for _ in range(2))
-    ahead = examples.expect()
+    ahead = expected_by(examples)
     for worker in (0, 1):
         plain.draw(worker, LocalRound(4, 3)), examples.draw(worker, LocalRound(4, 3))
     assert ahead(1) is not None
@@ -110,7 +116,7 @@ def test_another_round_is_drawn_anew(name, begun):
 
 def test_a_worker_that_is_lost_is_not_expected():
     examples = examples_of(uniform())
-    ahead = examples.expect()
+    ahead = expected_by(examples)
     rounds = [(k, ROUND) for k in range(WORKERS)]
     expected(rounds, examples)
     assert ahead(2) is not None
@@ -123,7 +129,7 @@ def test_a_worker_that_is_lost_is_not_expected():
 def test_after_errors_there_is_a_pause_that_doubles():
     """Until a round was expected rightly."""
     examples = examples_of(uniform())
-    ahead = examples.expect()
+    ahead = expected_by(examples)
 
     def drew(size):
         examples.draw(0, LocalRound(1, size))
@@ -142,7 +148,7 @@ def test_a_sampler_that_sees_losses_is_not_asked_ahead():
     """What it draws depends on them."""
     sampler = uniform()._replace(observe=lambda state, worker, rows, losses: state)
     examples = examples_of(sampler)
-    ahead = examples.expect()
+    ahead = expected_by(examples)
     expected([(0, ROUND)] * 3, examples)
     assert ahead(0) is None
 
@@ -177,7 +183,7 @@ def test_a_sampler_that_changes_its_state_is_not_asked_ahead(name):
     """Its draws, and what a checkpoint holds, are those of the rounds so far."""
     init, draw = IMPURE[name]
     plain, examples = (examples_of(Sampler(init, draw)) for _ in range(2))
-    ahead = examples.expect()
+    ahead = expected_by(examples)
     for _ in range(4):
         assert ahead(0) is None
         chex.assert_trees_all_equal(examples.draw(0, ROUND), plain.draw(0, ROUND))
@@ -190,7 +196,7 @@ def test_an_error_of_a_draw_ahead_is_raised_for_the_round_itself():
         return state + 1, np.arange(n)
 
     examples = examples_of(Sampler(lambda *job: 0, draw))
-    ahead = examples.expect()
+    ahead = expected_by(examples)
     expected([(0, ROUND)] * 2, examples)
     assert ahead(0) is None
     with pytest.raises(RuntimeError, match="no more examples"):
@@ -246,7 +252,7 @@ def test_gathered_batches_give_the_same_round(mode, steps, case, job, monkeypatc
     chex.assert_trees_all_equal(found, plain)
 
 
-def test_what_cannot_be_gathered_ahead_fails_in_the_round(job, monkeypatch):
+def test_what_cannot_be_gathered_ahead_fails_in_the_round(job):
     runner, replica = runner_and_replica(job)
     device = jax.devices()[0]
     rows = RoundRows([np.array([0, 1, 2, 10**6])])
